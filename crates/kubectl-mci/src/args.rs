@@ -4,8 +4,14 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::{Parser, Subcommand, builder::TypedValueParser as _};
 use clap_complete::Shell;
-use crd::RoutingMode;
-use mci_model::name::{is_label, is_subdomain};
+use crd::{
+    RoutingMode,
+    networks::{Cidr, parse_pod_cidrs},
+};
+use mci_model::{
+    index::grant::ExportNamespaces,
+    name::{is_label, is_subdomain},
+};
 use process::Span;
 
 use crate::output::Format;
@@ -81,6 +87,16 @@ pub(crate) struct JoinArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
 
+    /// Network of the cluster's pods, repeatable: other clusters send requests nowhere else that its endpoint pickers say
+    /// [default: as the member's Secret has it, else around the podCIDRs of its nodes, which is printed]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = pod_cidr)]
+    pub(crate) pod_cidr: Vec<Cidr>,
+
+    /// Namespaces that the cluster may export: names, beginnings such as team-*, or * for all but those of the system, which
+    /// have to be named in full [default: as the member's Secret has it, else *]
+    #[arg(long, value_name = "NAME,…")]
+    pub(crate) namespaces: Option<ExportNamespaces>,
+
     /// How long the token is to live, 10m to 8760h; an API server may shorten it
     #[arg(long, default_value = "8760h", value_name = "DURATION", value_parser = token_lifetime)]
     pub(crate) token_lifetime: Span,
@@ -90,7 +106,7 @@ pub(crate) struct JoinArgs {
     pub(crate) force_conflicts: bool,
 
     /// Print what would be applied, with TOKEN in place of the token, and change nothing. Home is not looked at: the server is that
-    /// of --server or the context, where a Secret that is there would keep its own
+    /// of --server or the context, where a Secret that is there would keep its own, and its networks and namespaces
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -353,6 +369,13 @@ fn mode_of(text: &str) -> RoutingMode {
         "ParentMode" => RoutingMode::ParentMode,
         _ => RoutingMode::EndpointMode,
     }
+}
+
+fn pod_cidr(text: &str) -> Result<Cidr, String> {
+    parse_pod_cidrs(text).map_err(|error| error.to_string())?;
+    text.parse::<Cidr>()
+        .map(Cidr::masked)
+        .map_err(|error| error.to_string())
 }
 
 fn token_lifetime(text: &str) -> Result<Span, String> {

@@ -51,6 +51,7 @@ pub(crate) struct View {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct MemberView {
     pub(crate) name: String,
     pub(crate) active: ActiveView,
@@ -67,6 +68,15 @@ pub(crate) struct MemberView {
     pub(crate) detail: Option<String>,
     #[serde(default)]
     pub(crate) denied: Option<String>,
+    /// Networks of its pods; none: the controller is of a release that says nothing of them.
+    #[serde(default, rename = "podCIDRs")]
+    pub(crate) pod_cidrs: Option<Vec<String>>,
+    /// Namespaces that it may export; none: nobody said it.
+    #[serde(default)]
+    pub(crate) export_namespaces: Option<String>,
+    /// What its object says and cannot be read.
+    #[serde(default)]
+    pub(crate) complaints: Vec<String>,
 }
 
 /// An object that should name a member and does not.

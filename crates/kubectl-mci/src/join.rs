@@ -1,25 +1,35 @@
 //! `kubectl mci join`: rights and a token in the member, a Secret with both at home.
 
 mod credentials;
+mod networks;
 
 use std::io::Write;
 
 use anyhow::{Context as _, bail};
-use crd::annotations::{LEAVING, MEMBER};
+use crd::{
+    annotations::{EXPORT_NAMESPACES, LEAVING, MEMBER, POD_CIDRS},
+    networks::{Cidr, parse_pod_cidrs},
+};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequest, TokenRequestSpec},
-        core::v1::{Namespace, Secret, ServiceAccount},
+        core::v1::{Namespace, Node, Pod, Secret, ServiceAccount},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
-use kube::{Api, ResourceExt, api::PostParams};
-use mci_model::name::ClusterName;
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PostParams},
+};
+use mci_model::{index::grant::ExportNamespaces, name::ClusterName};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-use self::credentials::{Access, make_kubeconfig};
+use self::{
+    credentials::{Access, make_kubeconfig},
+    networks::Found,
+};
 use crate::{
     args::{HomeArgs, JoinArgs},
     cluster::{CallError, Cluster, is_of_helm},
@@ -35,6 +45,17 @@ const KEY: &str = "kubeconfig";
 const NO_TOKEN: &str = "TOKEN";
 /// The CRD that imports are objects of.
 pub(crate) const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
+
+/// What the member's Secret says of its rights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Grant {
+    /// None: they are not known, and the Secret says none.
+    pod_cidrs: Option<String>,
+    export_namespaces: String,
+}
+
+/// Pods that are looked at where nodes show no networks: as many as a page.
+const PODS: u32 = 500;
 
 /// A token, and until when it is good.
 struct Issued {
@@ -52,6 +73,8 @@ pub(crate) async fn join(
         context,
         home,
         server,
+        pod_cidr,
+        namespaces,
         token_lifetime,
         force_conflicts,
         dry_run,
@@ -68,7 +91,13 @@ pub(crate) async fn join(
     let rights = MemberRights::read()?;
     if dry_run {
         let access = Access::of(contexts.cluster(&context)?, &context, server.as_deref())?;
-        let text = documents(&name, &home, &rights, &access)?;
+        let (grant, notes) = if pod_cidr.is_empty() {
+            let member = Cluster::connect(contexts, &context, &name).await?;
+            Grant::of(&member, None, &pod_cidr, namespaces).await
+        } else {
+            Grant::given(&pod_cidr, namespaces)
+        };
+        let text = documents(&name, &home, &rights, &access, &grant, &notes)?;
         return Ok(out.write_all(text.as_bytes())?);
     }
     let HomeArgs {
@@ -79,7 +108,7 @@ pub(crate) async fn join(
     let home_context = contexts.choose(home_context.as_deref(), "--home-context")?;
     let member = Cluster::connect(contexts, &context, &name).await?;
     let home = Cluster::connect(contexts, &home_context, &home_context).await?;
-    refuse_foreign(&home, home_namespace, &name).await?;
+    let present = refuse_foreign(&home, home_namespace, &name).await?;
     let place = Place {
         context: &home_context,
         namespace: home_namespace,
@@ -87,6 +116,10 @@ pub(crate) async fn join(
     };
     let via = contexts.cluster(&context)?;
     let access = admit(&member, &home, &place, via, server.as_deref()).await?;
+    let (grant, notes) = Grant::of(&member, present.as_ref(), &pod_cidr, namespaces).await;
+    for note in notes {
+        writeln!(out, "{name}: {note}")?;
+    }
     for object in &rights.objects {
         let found = member.find(object).await?;
         if found.as_ref().is_some_and(is_of_helm) {
@@ -103,7 +136,7 @@ pub(crate) async fn join(
     let issued = request_token(&member, &rights.account, token_lifetime.0.as_secs()).await?;
     let kubeconfig = make_kubeconfig(&name, &access, issued.token.expose_secret())?;
     ensure_namespace(&home, home_namespace).await?;
-    let secret = secret(&name, home_namespace, &kubeconfig);
+    let secret = secret(&name, home_namespace, &kubeconfig, &grant);
     let label = home.apply(&secret, force_conflicts).await?;
     writeln!(
         out,
@@ -122,10 +155,14 @@ pub(crate) async fn join(
     after(&member, &name, &issued, token_lifetime.0.as_secs(), out).await
 }
 
-/// A Secret of this name that is no member's is somebody else's.
-async fn refuse_foreign(home: &Cluster, namespace: &str, name: &str) -> anyhow::Result<()> {
+/// The member's Secret that is there. One of this name that is no member's is somebody else's.
+async fn refuse_foreign(
+    home: &Cluster,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<Option<Secret>> {
     let Some(secret) = home.get::<Secret>(namespace, name).await? else {
-        return Ok(());
+        return Ok(None);
     };
     let is_member = |selector: &&str| {
         let (label, value) = selector.split_once('=').unwrap_or((selector, ""));
@@ -135,7 +172,7 @@ async fn refuse_foreign(home: &Cluster, namespace: &str, name: &str) -> anyhow::
             .is_some_and(|found| found == value)
     };
     if mci_inventory::SECRET_SELECTORS.iter().any(is_member) {
-        return Ok(());
+        return Ok(Some(secret));
     }
     bail!(
         "{}: Secret {namespace}/{name} is there and is no member's: give the cluster another name, or label the Secret {MEMBER}=true",
@@ -237,11 +274,16 @@ async fn after(
     Ok(())
 }
 
-fn secret(name: &str, namespace: &str, kubeconfig: &str) -> Value {
+fn secret(name: &str, namespace: &str, kubeconfig: &str, grant: &Grant) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name, "namespace": namespace, "labels": {MEMBER: "true"}},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {MEMBER: "true"},
+            "annotations": grant.annotations(),
+        },
         "type": "Opaque",
         "stringData": {KEY: kubeconfig},
     })
@@ -253,6 +295,8 @@ fn documents(
     home: &HomeArgs,
     rights: &MemberRights,
     access: &Access,
+    grant: &Grant,
+    notes: &[String],
 ) -> anyhow::Result<String> {
     let mut text = format!("# in the member {name}\n");
     for object in &rights.objects {
@@ -262,12 +306,114 @@ fn documents(
     text.push_str("---\n# in the home cluster, with a token of ");
     text.push_str(&rights.account.to_string());
     text.push_str(
-        " in place of TOKEN; without --server, a Secret that is there keeps its server\n",
+        " in place of TOKEN; without --server, --pod-cidr and --namespaces, a Secret that is there keeps what it has of these\n",
     );
+    for note in notes {
+        text.push_str("# ");
+        text.push_str(note);
+        text.push('\n');
+    }
     let kubeconfig = make_kubeconfig(name, access, NO_TOKEN)?;
-    let secret = secret(name, &home.home_namespace, &kubeconfig);
+    let secret = secret(name, &home.home_namespace, &kubeconfig, grant);
     text.push_str(&serde_yaml::to_string(&secret)?);
     Ok(text)
+}
+
+// === impl Grant ===
+
+impl Grant {
+    /// As the flags have it.
+    fn given(pod_cidrs: &[Cidr], namespaces: Option<ExportNamespaces>) -> (Self, Vec<String>) {
+        let texts: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
+        let grant = Self {
+            pod_cidrs: (!texts.is_empty()).then(|| texts.join(",")),
+            export_namespaces: namespaces.map_or_else(|| "*".to_owned(), |it| it.to_string()),
+        };
+        (grant, Vec::new())
+    }
+
+    /// By the flags, else as the Secret that is there has it, else by what the member shows; and what a person should know
+    /// of it.
+    async fn of(
+        member: &Cluster,
+        present: Option<&Secret>,
+        pod_cidrs: &[Cidr],
+        namespaces: Option<ExportNamespaces>,
+    ) -> (Self, Vec<String>) {
+        let annotation = |key: &str| present?.annotations().get(key).cloned();
+        let no_namespaces = namespaces.is_none();
+        let (mut grant, mut notes) = Self::given(pod_cidrs, namespaces);
+        if let Some(kept) = annotation(EXPORT_NAMESPACES).filter(|_| no_namespaces) {
+            grant.export_namespaces = kept;
+        }
+        notes.push(format!(
+            "may export namespaces {}: --namespaces says others",
+            grant.export_namespaces
+        ));
+        if grant.pod_cidrs.is_some() {
+            return (grant, notes);
+        }
+        let found = find_networks(member).await;
+        grant.pod_cidrs = annotation(POD_CIDRS);
+        match (&grant.pod_cidrs, found) {
+            (Some(kept), Ok(found)) => {
+                let kept = parse_pod_cidrs(kept).unwrap_or_default();
+                let outside = found.outside(&kept);
+                if let Some(one) = outside.first() {
+                    notes.push(format!(
+                        "note: {one} of {} is outside of {POD_CIDRS} of its Secret, so no other cluster sends requests there: see --pod-cidr",
+                        found.of
+                    ));
+                }
+            }
+            (Some(_), Err(_)) => {}
+            (None, Ok(found)) => match found.text() {
+                Ok(text) => {
+                    notes.push(format!(
+                        "its pods are in {text}, by {} ({}): other clusters send requests there and nowhere else; --pod-cidr says others",
+                        found.of,
+                        found.shown()
+                    ));
+                    grant.pod_cidrs = Some(text);
+                }
+                Err(problem) => notes.push(unknown(&problem)),
+            },
+            (None, Err(problem)) => notes.push(unknown(&problem)),
+        }
+        (grant, notes)
+    }
+
+    fn annotations(&self) -> Value {
+        let mut annotations = json!({EXPORT_NAMESPACES: self.export_namespaces});
+        if let Some(pod_cidrs) = &self.pod_cidrs {
+            annotations[POD_CIDRS] = Value::from(pod_cidrs.clone());
+        }
+        annotations
+    }
+}
+
+fn unknown(problem: &str) -> String {
+    format!(
+        "note: the networks of its pods are not known ({problem}), so no other cluster sends requests to what it exports: join again with --pod-cidr"
+    )
+}
+
+/// The networks of a member's pods, as its nodes show them, else its pods.
+async fn find_networks(member: &Cluster) -> Result<Found, String> {
+    let nodes: Api<Node> = Api::all(member.client());
+    let params = ListParams::default();
+    let listed = member.call("list nodes", nodes.list(&params)).await;
+    let listed = listed.map_err(|error| error.to_string())?;
+    if let Some(found) = networks::of_nodes(&listed.items) {
+        return Ok(found);
+    }
+    let params = params.limit(PODS);
+    let pods: Vec<Pod> = member
+        .list(None, &params)
+        .await
+        .map_err(|error| error.to_string())?;
+    networks::of_pods(&pods)
+        .ok_or_else(|| "its nodes have no podCIDRs, and it has no pod".to_owned())
 }
 
 #[cfg(test)]
@@ -287,13 +433,17 @@ mod tests {
             authority: None,
             tls_server_name: None,
         };
-        let text = documents("east", &home, &rights, &access).expect("YAML");
+        let (grant, notes) = Grant::given(&["10.2.0.0/16".parse().expect("a network")], None);
+        let text = documents("east", &home, &rights, &access, &grant, &notes).expect("YAML");
         let documents: Vec<Value> = serde_yaml::Deserializer::from_str(&text)
             .map(|document| serde::Deserialize::deserialize(document).expect("YAML"))
             .collect();
         let last = documents.last().expect("a Secret");
         assert_eq!(documents.len(), rights.objects.len() + 1);
         assert_eq!(last["metadata"]["labels"][MEMBER], "true");
+        let annotations = &last["metadata"]["annotations"];
+        assert_eq!(annotations[POD_CIDRS], "10.2.0.0/16");
+        assert_eq!(annotations[EXPORT_NAMESPACES], "*");
         let kubeconfig = last["stringData"][KEY].as_str().expect("a kubeconfig");
         let read: Value = serde_json::from_str(kubeconfig).expect("JSON");
         assert_eq!(read["users"][0]["user"]["token"], NO_TOKEN);

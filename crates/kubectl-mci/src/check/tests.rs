@@ -47,6 +47,9 @@ fn mk_facts() -> Facts {
             reason: "Active".to_owned(),
             message: "in contact".to_owned(),
         },
+        source: format!("Secret isthmus-system/{name}"),
+        pod_cidrs: Some(vec!["10.2.0.0/16".to_owned()]),
+        export_namespaces: Some("*".to_owned()),
         ..MemberView::default()
     };
     Facts {
@@ -136,8 +139,8 @@ fn mk_seen(name: &str, pools: serde_json::Value, imports: serde_json::Value) -> 
         context: Some(name.to_owned()),
         facts: Ok(status::Facts {
             namespaces: Some(["llm".to_owned()].into()),
-            pools: Some(serde_json::from_value(pools).expect("pools")),
-            imports: Some(serde_json::from_value(imports).expect("imports")),
+            pools: Ok(serde_json::from_value(pools).expect("pools")),
+            imports: Ok(serde_json::from_value(imports).expect("imports")),
         }),
     }
 }

@@ -6,7 +6,7 @@ use crd::{
 };
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use mci_inventory::{Credentials, SECRET_KEYS};
+use mci_inventory::{Credentials, SECRET_KEYS, STATEMENT_FILES};
 use mci_model::index::origin::SourceKind;
 
 /// The object that names a member; in the order in which they win a name.
@@ -93,6 +93,12 @@ impl Source {
 pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
     let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
     let keys = secret.data.iter().flatten();
+    // beside the kubeconfigs stand the networks and namespaces of their members
+    let is_statement = |key: &str| {
+        let end = key.rsplit_once('.').map(|(_, end)| end);
+        end.is_some_and(|end| STATEMENT_FILES.contains(&end))
+    };
+    let keys = keys.filter(|(key, _)| !is_statement(key));
     let keys = keys.map(|(key, bytes)| Definition {
         name: key
             .rsplit_once('.')

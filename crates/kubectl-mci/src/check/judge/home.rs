@@ -1,14 +1,19 @@
 //! The controller and its members.
 
+use crd::annotations::{EXPORT_NAMESPACES, POD_CIDRS};
 use jiff::{SignedDuration, Timestamp};
 use mci_inventory::lease_name;
+use mci_model::index::origin::SourceKind;
 
 use super::workload;
 use crate::check::{
     Group, Level, Line,
     facts::{CredentialFacts, Facts, HomeFacts, Life, MemberFacts, TokenFacts, Tried},
 };
-use crate::controller::{View, is_live};
+use crate::{
+    controller::{MemberView, View, is_live},
+    known::kind_of,
+};
 
 /// Less than this of a token's life, and less than a week, is soon.
 const LAST_PART: i64 = 5;
@@ -26,7 +31,7 @@ pub(super) fn group(facts: &Facts) -> Group {
     }
     lines.extend(home.members.iter().map(|one| credentials(one, facts)));
     match &home.view {
-        Some(Ok(view)) => lines.extend(said(view)),
+        Some(Ok(view)) => lines.extend(said(view, facts)),
         Some(Err(problem)) => lines.push(Line::of(
             Level::Unknown,
             format!("the controller cannot be asked: {problem}"),
@@ -198,8 +203,47 @@ fn day(at: Timestamp) -> String {
     at.strftime("%F %R UTC").to_string()
 }
 
+/// What home says of a member's rights, where that is nothing or cannot be read.
+fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
+    let (name, source) = (&member.name, &member.source);
+    let bad = |complaint: &String| {
+        let text = format!("{name}: {source}: {complaint}");
+        Line::bad(text, "see the annotations in docs/reference.md")
+    };
+    let mut lines: Vec<Line> = member.complaints.iter().map(bad).collect();
+    let is_going = member.link == "Removing";
+    let Some(networks) = member.pod_cidrs.as_ref().filter(|_| !is_going) else {
+        return lines;
+    };
+    let next = match kind_of(source) {
+        Some(SourceKind::Home) => {
+            "--self-pod-cidrs and --self-export-namespaces of the controller".to_owned()
+        }
+        Some(SourceKind::File) => {
+            format!("keys {name}.pod-cidrs and {name}.export-namespaces beside its kubeconfig")
+        }
+        Some(SourceKind::ClusterProfile) => {
+            format!("annotations or properties {POD_CIDRS} and {EXPORT_NAMESPACES} of it")
+        }
+        Some(SourceKind::Secret) | None => facts.join(name),
+    };
+    if networks.is_empty() {
+        let text = format!(
+            "{name}: {source} does not say the networks of its pods: other clusters send no request to what it exports (AddressDenied)"
+        );
+        lines.push(Line::warning(text, next.clone()));
+    }
+    if member.export_namespaces.is_none() {
+        let text = format!(
+            "{name}: {source} does not say which namespaces it may export: all but those of the system"
+        );
+        lines.push(Line::warning(text, next));
+    }
+    lines
+}
+
 /// What the controller says of its members.
-fn said(view: &View) -> Vec<Line> {
+fn said(view: &View, facts: &Facts) -> Vec<Line> {
     let mut lines = Vec::new();
     for member in &view.clusters {
         let active = &member.active;
@@ -215,6 +259,7 @@ fn said(view: &View) -> Vec<Line> {
             true => Line::warning(text, detail),
             false => Line::bad(text, detail),
         });
+        lines.extend(granted(member, facts));
     }
     lines.extend(view.unused.iter().map(|unused| {
         Line::bad(
