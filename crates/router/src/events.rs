@@ -35,17 +35,17 @@ pub(crate) enum NoPorts {
     #[error(
         "its pod has no label {0}, which --kv-event-first-rank names: its KV events are not followed; label the pod"
     )]
-    NoLabel(Arc<str>),
+    MissingLabel(Arc<str>),
     /// The label has no number.
     #[error(
         "the label {0} of its pod is not a number from 0 to 65535, as --kv-event-first-rank expects: its KV events are not followed"
     )]
-    NoNumber(Arc<str>),
+    OddLabel(Arc<str>),
     /// The port would be above the highest.
     #[error(
         "its first rank is {0}, and the port of its KV events above 65535: they are not followed; lower --kv-event-port and --kv-event-replay-port"
     )]
-    NoPort(u32),
+    AboveRange(u32),
 }
 
 // === impl EventPorts ===
@@ -64,7 +64,7 @@ impl EventPorts {
         let first = self.first_rank.of(labels, self.ranks)?;
         let at = |port: u16| {
             let port = u32::from(port) + first + u32::from(rank);
-            let port = u16::try_from(port).map_err(|_| NoPorts::NoPort(first))?;
+            let port = u16::try_from(port).map_err(|_| NoPorts::AboveRange(first))?;
             Ok(SocketAddr::new(worker.ip(), port))
         };
         Ok((at(self.events)?, self.replay.map(at).transpose()?))
@@ -82,9 +82,9 @@ impl FirstRank {
         };
         let value = labels
             .get(key)
-            .ok_or_else(|| NoPorts::NoLabel(Arc::clone(key)))?;
+            .ok_or_else(|| NoPorts::MissingLabel(Arc::clone(key)))?;
         let number: Result<u16, _> = value.parse();
-        let number = number.map_err(|_| NoPorts::NoNumber(Arc::clone(key)))?;
+        let number = number.map_err(|_| NoPorts::OddLabel(Arc::clone(key)))?;
         Ok(u32::from(number) * times)
     }
 }
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Of the second of two ranks in the third pod of a StatefulSet, whose label `first` is wrong.
+    /// Of the second of two ranks in the third pod of a `StatefulSet`, whose label `first` is wrong.
     #[rstest]
     #[case("0", Ok("10.0.0.1:5558 10.0.0.1:5658"))]
     #[case("6", Ok("10.0.0.1:5564 10.0.0.1:5664"))]

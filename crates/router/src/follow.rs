@@ -130,7 +130,7 @@ impl SeenBy {
                 warn!(%worker, rank, state = state.name(), reason, "not all KV events of this worker are known; see docs/kv-events.md");
             }
             Some(Entry::Recovered) => {
-                info!(%worker, rank, "all KV events of this worker are known")
+                info!(%worker, rank, "all KV events of this worker are known");
             }
             None => {}
         }
