@@ -4,7 +4,8 @@
 #
 # KUBECONFIG_OF_CLUSTERS  the kubeconfig (default: that of up.sh)
 # SERVICE_TYPE            of the Gateways' Services: NodePort (default), ClusterIP, LoadBalancer
-# ENVOY_IMAGE             REPOSITORY:TAG of the Gateways' Envoys (default: the chart's)
+# IMAGES                  registry and path of the images of Isthmus, such as registry.example.com/isthmus (default: the nodes have them)
+# ENVOY_IMAGE             REPOSITORY:TAG of the Gateways' Envoys (default: the chart's); it is on the nodes, where it names no registry
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need go helm kubectl kubectl-mci
@@ -14,9 +15,23 @@ home=west
 charts=$root/charts
 system=(--namespace isthmus-system)
 pool=(--namespace llm)
+# what names no registry is on the nodes: it is never pulled, since that would be from Docker Hub
+if [ -n "${IMAGES:-}" ]; then
+  images=(--set "controller.image.registry=$IMAGES,controller.image.repository=mci-controller"
+    --set "gateway.image.registry=$IMAGES,gateway.image.repository=gateway")
+  pool_images=(--set "image.hub=$IMAGES")
+else
+  images=(--set "controller.image.pullPolicy=Never,gateway.image.pullPolicy=Never")
+  pool_images=(--set "image.hub=isthmus,image.pullPolicy=Never")
+fi
 envoy=()
-[ -z "${ENVOY_IMAGE:-}" ] ||
-  envoy=(--set "gateway.envoyImage.repository=${ENVOY_IMAGE%:*},gateway.envoyImage.tag=${ENVOY_IMAGE##*:}")
+if [ -n "${ENVOY_IMAGE:-}" ]; then
+  envoy=(--set "gateway.envoyImage.registry=,gateway.envoyImage.repository=${ENVOY_IMAGE%:*},gateway.envoyImage.tag=${ENVOY_IMAGE##*:}")
+  case ${ENVOY_IMAGE%%/*} in
+    *[.:]*) ;;
+    *) envoy+=(--set gateway.gatewayClass.parameters.imagePullPolicy=Never) ;;
+  esac
+fi
 
 module() { (cd "$root/e2e/tools/crds" && go mod download "$1" && go list -m -f '{{.Dir}}' "$1"); }
 gateway_api=$(module sigs.k8s.io/gateway-api)
@@ -36,10 +51,10 @@ install_in() {
   helm upgrade --install isthmus "$charts/isthmus" --kube-context "$cluster" "${system[@]}" --wait --timeout 3m \
     --set clusterName="$cluster" \
     --set controller.enabled="$([ "$cluster" = "$home" ] && echo true || echo false)" \
-    --set gateway.gatewayClass.parameters.serviceType="${SERVICE_TYPE:-NodePort}" "${envoy[@]}"
+    --set gateway.gatewayClass.parameters.serviceType="${SERVICE_TYPE:-NodePort}" "${images[@]}" "${envoy[@]}"
   # the pickers' own addresses: the clusters' pods reach each other
   helm upgrade --install llama "$charts/isthmus-pool" --kube-context "$cluster" "${pool[@]}" --wait --timeout 3m \
-    --set inferenceExtension.service.type=Headless \
+    --set inferenceExtension.service.type=Headless "${pool_images[@]}" \
     --set inferenceExtension.resources.requests.cpu=100m \
     --set worker.kind=sim,worker.model=llama,worker.replicas=3 \
     --set 'worker.extraArgs={--time-to-first-token=20ms,--inter-token-latency=5ms}'

@@ -41,6 +41,11 @@ labels:
 {{ .hub }}/{{ .name }}:{{ .tag }}{{ with .digest }}@{{ . }}{{ end }}
 {{- end -}}
 
+{{/* "true" where a path of images begins with a registry: else nodes ask Docker Hub for them. */}}
+{{- define "isthmus-pool.namesRegistry" -}}
+{{- regexMatch "^([^/]*[.:][^/]*|localhost)/" (printf "%s/" .) -}}
+{{- end -}}
+
 {{/* Labels that the pool selects its pods by. */}}
 {{- define "isthmus-pool.poolLabels" -}}
 {{- $labels := .Values.inferencePool.modelServers.matchLabels -}}

@@ -22,8 +22,45 @@
 {{- end -}}
 
 {{- define "isthmus-pool.validate.images" -}}
-{{- if not .Values.image.hub }}
-- image.hub is empty: name the registry and path that your nodes pull the images of Isthmus from
+{{- $images := dict "inferenceExtension" .Values.inferenceExtension.image -}}
+{{- range list "processor" "router" "metadataCenter" }}
+{{- $program := get $.Values . }}
+{{- if $program.enabled }}
+{{- $_ := set $images . $program.image }}
+{{- end }}
+{{- end }}
+{{- if eq .Values.worker.kind "sim" }}
+{{- $_ := set $images "worker.sim" .Values.worker.sim.image }}
+{{- end }}
+{{- $loose := list }}
+{{- range $name, $image := $images }}
+{{- if not $image.digest }}
+{{- $loose = append $loose (printf "%s.image.digest" $name) }}
+{{- end }}
+{{- end }}
+{{- $hub := .Values.image.hub }}
+{{- $next := "the registry and path that the images of Isthmus were pushed to (cargo xtask images --push registry.example.com/isthmus), such as registry.example.com/isthmus" }}
+{{- $pulls := ne .Values.image.pullPolicy "Never" }}
+{{- if not $hub }}
+- image.hub is empty: set it to {{ $next }}; where the nodes have the images already, set image.hub=isthmus and image.pullPolicy=Never
+{{- else if and $pulls $loose (ne (include "isthmus-pool.namesRegistry" $hub) "true") }}
+- image.hub is {{ $hub }}, which names no registry: nodes would ask Docker Hub for images that are not ours. Set it to {{ $next }}; or set {{ join ", " $loose }}; or, where the nodes have the images already, image.pullPolicy=Never
+{{- end }}
+{{- $foreign := dict }}
+{{- if eq (include "isthmus-pool.deploysTokenCache" .) "true" }}
+{{- $_ := set $foreign "tokenCache.redis.image" (list .Values.tokenCache.redis.image "docker.io/valkey") }}
+{{- end }}
+{{- if eq (include "isthmus-pool.deploysMetadataRedis" .) "true" }}
+{{- $_ := set $foreign "metadataCenter.redis.image" (list .Values.metadataCenter.redis.image "docker.io/valkey") }}
+{{- end }}
+{{- if eq .Values.worker.kind "vllm" }}
+{{- $_ := set $foreign "worker.vllm.image" (list .Values.worker.vllm.image "docker.io/vllm") }}
+{{- end }}
+{{- range $name, $pair := $foreign }}
+{{- $image := first $pair }}
+{{- if and $pulls (not $image.digest) (ne (include "isthmus-pool.namesRegistry" $image.hub) "true") }}
+- {{ $name }}.hub is {{ $image.hub }}, which names no registry: set it to one with its path, such as {{ last $pair }}, or set {{ $name }}.digest
+{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -37,6 +37,11 @@ labels:
 {{- end -}}
 {{- end -}}
 
+{{/* "true" where an image's name has a registry, or a digest: else nodes ask Docker Hub for it. Parameters: image, tag. */}}
+{{- define "isthmus.isFullyNamed" -}}
+{{- or (not (empty .image.digest)) (regexMatch "^([^/]*[.:][^/]*|localhost)/" (include "isthmus.image" .)) -}}
+{{- end -}}
+
 {{/* What is in the metadata of all pods. Parameters: root, name, values. */}}
 {{- define "isthmus.podMetadata" -}}
 {{- /* without the versions, which would restart pods that stay as they are */ -}}

@@ -14,7 +14,18 @@
 {{- if and $controller.enabled $controller.selfName (not .Values.member.enabled) }}
 - controller.selfName is {{ $controller.selfName }}: this cluster is a member then, which needs member.enabled
 {{- end }}
+{{- range $name := list "controller" "gateway" }}
+{{- $program := get $.Values $name }}
+{{- $image := dict "image" $program.image "tag" $.Chart.AppVersion }}
+{{- if and $program.enabled (ne $program.image.pullPolicy "Never") (ne (include "isthmus.isFullyNamed" $image) "true") }}
+- {{ $name }}.image names no registry: nodes would ask Docker Hub for {{ $program.image.repository }}, which is not ours. Set {{ $name }}.image.registry to where the images were pushed (cargo xtask images --push registry.example.com/isthmus), such as registry.example.com; or {{ $name }}.image.digest; or, where the nodes have it already, {{ $name }}.image.pullPolicy=Never
+{{- end }}
+{{- end }}
 {{- with .Values.gateway.envoyImage }}
+{{- $pulls := ne (dig "imagePullPolicy" "" $.Values.gateway.gatewayClass.parameters) "Never" }}
+{{- if and $.Values.gateway.enabled $pulls (or .tag .digest) (ne (include "isthmus.isFullyNamed" (dict "image" . "tag" "")) "true") }}
+- gateway.envoyImage names no registry: set gateway.envoyImage.registry, such as docker.io, or gateway.envoyImage.digest
+{{- end }}
 {{- if and $.Values.gateway.enabled (not (or .tag .digest)) }}
 - gateway.envoyImage.tag and gateway.envoyImage.digest are both empty: name one of them
 {{- end }}

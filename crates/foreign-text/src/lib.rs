@@ -1,4 +1,4 @@
-//! Text that others wrote: files, ConfigMaps, Secrets and objects of tenants, and what servers answer.
+//! Text that others wrote: files, objects of tenants such as a ConfigMap or a Secret, and what servers answer.
 //!
 //! ```text
 //!  text ─► length, UTF-8, brackets ─► budget: values and bytes, aliases expanded ─► T  (read)

@@ -71,7 +71,11 @@ pub struct Args {
     drain_timeout: Duration,
 
     /// Image of the Envoys; a Gateway's parameters may name another. 1.38.2 or newer.
-    #[arg(long, env, default_value = "envoyproxy/envoy:distroless-v1.40.0")]
+    #[arg(
+        long,
+        env,
+        default_value = "docker.io/envoyproxy/envoy:distroless-v1.40.0"
+    )]
     envoy_image: String,
 
     /// How endpoint pickers are spoken to, unless their Service port says appProtocol kubernetes.io/h2c.

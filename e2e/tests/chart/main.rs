@@ -41,6 +41,7 @@ const OFFLINE: &[Alone] = &offline![
     renders::each_pod_is_confined,
     renders::a_number_that_is_shared_is_the_same_everywhere,
     refusals::combinations_that_cannot_work_are_refused_with_their_reason,
+    refusals::images_need_no_registry_where_nodes_pull_none_of_that_name,
     refusals::values_of_another_kind_are_refused_by_the_schema,
     programs::each_flag_and_variable_is_known_to_its_program,
 ];

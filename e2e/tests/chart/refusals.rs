@@ -6,12 +6,29 @@ use crate::helm::{Helm, POOL, SYSTEM};
 
 /// Simulated workers, so that there is nothing else to refuse.
 const SIM: &str = "image.hub=example.com/isthmus,worker.kind=sim,worker.model=llama";
+/// Of the chart of the controller and the gateway.
+const IMAGES: &str = "controller.image.registry=example.com,gateway.image.registry=example.com";
 const PROCESSOR: &str =
     "processor.enabled=true,processor.models[0].name=llama,processor.models[0].path=/models/llama";
 
 /// What is set, besides [`SIM`], and how the reason begins.
 const COMBINATIONS: &[(&[&str], &str)] = &[
     (&["image.hub="], "image.hub is empty"),
+    (
+        &["image.hub=isthmus"],
+        "image.hub is isthmus, which names no registry",
+    ),
+    (
+        &["worker.kind=vllm,worker.vllm.image.hub=vllm"],
+        "worker.vllm.image.hub is vllm, which names no registry",
+    ),
+    (
+        &[
+            "metadataCenter.enabled=true,metadataCenter.backend=redis,metadataCenter.redis.deploy=true",
+            "metadataCenter.redis.image.hub=valkey",
+        ],
+        "metadataCenter.redis.image.hub is valkey, which names no registry",
+    ),
     (
         &["worker.kind=none"],
         "inferencePool.modelServers.matchLabels is empty",
@@ -198,6 +215,18 @@ const SYSTEM_COMBINATIONS: &[(&[&str], &str)] = &[
         "controller.selfName is west",
     ),
     (
+        &["gateway.image.registry="],
+        "gateway.image names no registry: nodes would ask Docker Hub",
+    ),
+    (
+        &["controller.enabled=true,controller.image.registry=team"],
+        "controller.image names no registry",
+    ),
+    (
+        &["gateway.envoyImage.registry="],
+        "gateway.envoyImage names no registry",
+    ),
+    (
         &["gateway.envoyImage.tag="],
         "gateway.envoyImage.tag and gateway.envoyImage.digest are both empty",
     ),
@@ -265,7 +294,7 @@ pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
 ) -> Result<()> {
     for (chart, always, combinations) in [
         (POOL, &[SIM][..], COMBINATIONS),
-        (SYSTEM, &[], SYSTEM_COMBINATIONS),
+        (SYSTEM, &[IMAGES], SYSTEM_COMBINATIONS),
     ] {
         for (sets, reason) in combinations {
             let sets = always.iter().chain(*sets).flat_map(|&set| ["--set", set]);
@@ -314,10 +343,37 @@ pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
     Ok(())
 }
 
+/// What needs no registry: what nodes look up by its digest, and what they do not pull.
+pub(crate) fn images_need_no_registry_where_nodes_pull_none_of_that_name(
+    helm: &Helm,
+) -> Result<()> {
+    const DIGEST: &str =
+        "digest=sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let pool = "worker.kind=sim,worker.model=llama,image.hub=isthmus";
+    for (chart, set) in [
+        (SYSTEM, format!("gateway.image.{DIGEST}")),
+        (SYSTEM, "gateway.image.pullPolicy=Never".to_owned()),
+        (
+            SYSTEM,
+            "gateway.image.repository=example.com/isthmus/gateway".to_owned(),
+        ),
+        (POOL, format!("{pool},image.pullPolicy=Never")),
+        (
+            POOL,
+            format!(
+                "{pool},inferenceExtension.image.{DIGEST},worker.sim.image.{DIGEST}"
+            ),
+        ),
+    ] {
+        helm.template(chart, &["--set", &set])?;
+    }
+    Ok(())
+}
+
 pub(crate) fn values_of_another_kind_are_refused_by_the_schema(helm: &Helm) -> Result<()> {
     for (chart, always, kinds) in [
         (POOL, &["--set", SIM][..], KINDS),
-        (SYSTEM, &[], SYSTEM_KINDS),
+        (SYSTEM, &["--set", IMAGES], SYSTEM_KINDS),
     ] {
         for (set, place) in kinds {
             let output = helm.try_template(chart, &[always, &["--set", set]].concat())?;

@@ -81,6 +81,14 @@ pub(crate) fn each_pod_is_confined(helm: &Helm) -> Result<()> {
         "pool-epp",
         "pool-router",
     ];
+    // what clients or tenants could make grow without end
+    const LIMITED: [&str; 5] = [
+        "isthmus-gateway",
+        "isthmus-mci-controller",
+        "pool-metadata-center",
+        "pool-processor",
+        "pool-router",
+    ];
     for case in cases::all()? {
         for object in case.objects(helm)? {
             let pod = &object["spec"]["template"]["spec"];
@@ -109,6 +117,12 @@ pub(crate) fn each_pod_is_confined(helm: &Helm) -> Result<()> {
                     container["resources"]["requests"].is_object(),
                     "{at}: no requests"
                 );
+                if LIMITED.contains(&name) {
+                    let memory = |of: &str| mebibytes(&container["resources"][of]["memory"]);
+                    let (request, limit) = (memory("requests"), memory("limits"));
+                    let fits = request.is_some() && request <= limit;
+                    ensure!(fits, "{at}: memory of {request:?} MiB, limit {limit:?} MiB");
+                }
                 ensure!(
                     container["imagePullPolicy"].is_string(),
                     "{at}: no pull policy"
@@ -125,6 +139,18 @@ pub(crate) fn each_pod_is_confined(helm: &Helm) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Of `512Mi` or `2Gi`.
+fn mebibytes(quantity: &Value) -> Option<u64> {
+    let text = quantity.as_str()?;
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(2)?)?;
+    let unit = match unit {
+        "Mi" => 1,
+        "Gi" => 1024,
+        _ => return None,
+    };
+    Some(number.parse::<u64>().ok()? * unit)
 }
 
 /// One value for each of them, and each is changed here.

@@ -119,7 +119,10 @@ impl Programs for Stand {
             cluster.apply_yaml(NAMESPACES).await?;
             helm_on(&stand, cluster, CRDS, "install", &[]).await?;
         }
-        let values = ["--set", "clusterName=east"];
+        let values = [
+            "--set",
+            "clusterName=east,gateway.image.registry=registry.example.com",
+        ];
         helm_on(&stand, &stand.cluster, SYSTEM, "install", &values).await?;
         stand.cluster.apply_yaml(GATEWAY).await?;
         let gateway = isthmus::gateway_url(&stand.cluster, "gateways", "inference-gateway").await;

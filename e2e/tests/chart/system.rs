@@ -24,6 +24,7 @@ const CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
 
 /// The cluster of the controller, which is a member itself. Its Envoys end soon, so that nobody waits for them.
 const HOME: &str = "clusterName=west,controller.enabled=true,controller.selfName=west,\
+    controller.image.registry=registry.example.com,gateway.image.registry=registry.example.com,\
     gateway.gatewayClass.parameters.drainSeconds=10";
 const DRAIN: Duration = Duration::from_secs(10);
 /// The controller, the gateway and the Envoys that it makes are all replaced. Taken back, it is of the Envoys a field less.
@@ -36,6 +37,7 @@ const TOKENS: u32 = 1000;
 const TOO_MANY_TOKENS: u32 = 40_000;
 
 const EXPORTED: &str = "
+image: {hub: registry.example.com/isthmus}
 inferencePool: {export: {enabled: true}}
 inferenceExtension: {service: {type: LoadBalancer}}
 worker:
