@@ -52,6 +52,11 @@ impl ClusterAddresses {
         format!("10.{}.128.0/18", self.number)
     }
 
+    /// The range that pods draw from.
+    pub(crate) fn pod_cidr(self) -> String {
+        format!("10.{}.0.0/17", self.number)
+    }
+
     pub(crate) fn load_balancer_cidr(self) -> String {
         format!("10.{}.192.0/19", self.number)
     }
@@ -61,7 +66,7 @@ impl ClusterAddresses {
         Ipv4Addr::new(10, self.number, 128, 1)
     }
 
-    /// 10.N.0.2 to 10.N.127.254: a /17 without its ends.
+    /// 10.N.0.2 to 10.N.127.254: [`Self::pod_cidr`] without its ends.
     pub(crate) fn pods(self) -> AddressPool {
         AddressPool::new(Ipv4Addr::new(10, self.number, 0, 2), (1 << 15) - 3)
     }

@@ -34,6 +34,8 @@ pub const POOL: &str = "llama";
 pub const MODEL_SERVERS: &str = "llama-worker";
 /// Secret of the kubeconfigs that the controller reads its members from.
 pub const MEMBERS_SECRET: &str = "isthmus-members";
+/// Networks of the members' pods, whichever cluster of a testbed they are: what the controller is told of each.
+pub const POD_CIDRS: &str = "10.0.0.0/8";
 /// ServiceAccount of the controller, in each member.
 pub const CONTROLLER: &str = "isthmus-mci-controller";
 /// Deployment and Service of the gateway's control plane.
@@ -79,10 +81,8 @@ pub fn with_programs(builder: Builder) -> Result<Builder, TestbedError> {
 /// # Errors
 /// When it is not built.
 pub fn program(name: &str) -> Result<PathBuf, TestbedError> {
-    let directory = std::env::var_os(PROGRAMS_DIR).map_or_else(
-        || crate::workspace().join("target/debug"),
-        PathBuf::from,
-    );
+    let directory = std::env::var_os(PROGRAMS_DIR)
+        .map_or_else(|| crate::workspace().join("target/debug"), PathBuf::from);
     let path = directory.join(name);
     if path.is_file() {
         Ok(path)
@@ -198,7 +198,8 @@ fn document(manifest: &str, kind: &str) -> Value {
     found.unwrap_or_default()
 }
 
-/// Replaces the controller's member kubeconfigs: member name to kubeconfig text.
+/// Replaces the controller's member kubeconfigs: member name to kubeconfig text. Each may export all namespaces, and has its
+/// pods in [`POD_CIDRS`].
 ///
 /// # Errors
 /// When the API server refuses or does not answer.
@@ -208,11 +209,18 @@ pub async fn set_members(
 ) -> Result<(), TestbedError> {
     let data = members
         .iter()
-        .map(|(name, kubeconfig)| {
-            (
-                format!("{name}.yaml"),
-                ByteString(kubeconfig.clone().into_bytes()),
-            )
+        .flat_map(|(name, kubeconfig)| {
+            [
+                ("yaml", kubeconfig.as_str()),
+                ("pod-cidrs", POD_CIDRS),
+                ("export-namespaces", "*"),
+            ]
+            .map(|(end, text)| {
+                (
+                    format!("{name}.{end}"),
+                    ByteString(text.as_bytes().to_vec()),
+                )
+            })
         })
         .collect();
     let secret = Secret {

@@ -277,6 +277,10 @@ async fn join(stand: &Stand) -> Result<()> {
             "name": "east",
             "namespace": isthmus::NAMESPACE,
             "labels": {"isthmus.dev/member": "true"},
+            "annotations": {
+                "isthmus.dev/pod-cidrs": isthmus::POD_CIDRS,
+                "isthmus.dev/export-namespaces": "*",
+            },
         },
         "stringData": {"kubeconfig": kubeconfig},
     });

@@ -63,7 +63,9 @@ async fn put_secret(
     kubeconfig: &str,
     annotations: &[(&str, &str)],
 ) -> Result<()> {
-    let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+    let of_all = [("isthmus.dev/pod-cidrs", isthmus::POD_CIDRS)];
+    let annotations = of_all.into_iter().chain(annotations.iter().copied());
+    let annotations: BTreeMap<_, _> = annotations.collect();
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",

@@ -46,6 +46,7 @@ async fn beat(nodes: &Api<Node>, context: &NodeContext) -> kube::Result<()> {
         Err(kube::Error::Api(error)) if error.code == 404 => {}
         other => return other.map(|_| ()),
     }
+    let pods = context.network.addresses.pod_cidr();
     let node = json!({
         "apiVersion": "v1",
         "kind": "Node",
@@ -54,6 +55,7 @@ async fn beat(nodes: &Api<Node>, context: &NodeContext) -> kube::Result<()> {
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": std::env::consts::ARCH,
         }},
+        "spec": {"podCIDR": pods, "podCIDRs": [pods]},
         "status": status,
     });
     let node = serde_json::from_value(node).map_err(kube::Error::SerdeError)?;
