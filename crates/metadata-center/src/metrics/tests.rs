@@ -136,11 +136,11 @@ async fn without_redis_the_page_has_what_this_process_holds() {
     let add = r#"{"cluster":"c","request_id":"r","ip":"10.0.0.1"}"#;
     let add: Add = serde_json::from_str(add).unwrap();
     let until = tokio::time::Instant::now() + Duration::from_secs(20);
-    // It is asked before it is connected.
-    while engine.add(add.clone(), false).await.is_err() {
-        assert!(tokio::time::Instant::now() < until, "not added in 20 s");
+    while let Some(why) = engine.unready() {
+        assert!(tokio::time::Instant::now() < until, "not in 20 s: {why}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    engine.add(add, false).await.unwrap();
     let charges = "\nmetadata_center_charges ";
     let page = look().await;
     assert!(page.contains(charges), "{page}");

@@ -178,25 +178,23 @@ async fn what_an_engine_publishes_is_known_and_is_not_that_of_the_next_pod_there
     let engine = FakeEngine::start().await;
     let port = engine.port().to_string();
     let program = Program::start(&["first"], &["--kv-event-port", &port]).await;
-    let deadline = Instant::now() + LIMIT;
-    // until it has subscribed
-    loop {
-        engine.publish_stored(0..40, BLOCK);
-        let reply = program.route(0..40).await;
-        if reply["source"] == "exact" {
-            assert_eq!(
-                (&reply["overlap_blocks"], &reply["block_size"]),
-                (&json!(10), &json!(4))
-            );
-            break;
-        }
-        assert!(Instant::now() < deadline, "{reply}");
-        sleep(Duration::from_millis(20)).await;
-    }
-    let is_live = |_, page: &str| {
-        page.contains("\"state\":\"live\"") || page.contains("\"state\":\"partial\"")
-    };
-    program.until("/debug/workers", is_live).await;
+    engine.subscribed().await;
+    engine.publish_stored(0..40, BLOCK);
+    let is_known = |_, page: &str| page.contains("\"blocks\":10,");
+    let page = program.until("/debug/workers", is_known).await;
+    assert!(
+        page.contains("\"state\":\"live\"") || page.contains("\"state\":\"partial\""),
+        "{page}"
+    );
+    let reply = program.route(0..40).await;
+    assert_eq!(
+        (
+            &reply["source"],
+            &reply["overlap_blocks"],
+            &reply["block_size"]
+        ),
+        (&json!("exact"), &json!(10), &json!(4))
+    );
 
     write_workers(&program.file, &["second"]);
     program
@@ -217,17 +215,14 @@ async fn blocks_of_another_size_are_loud() {
     let engine = FakeEngine::start().await;
     let port = engine.port().to_string();
     let program = Program::start(&["a"], &["--kv-event-port", &port]).await;
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        engine.publish_stored(0..64, 16);
-        let (_, page) = ask(program.admin, "GET /debug/workers", "text/plain", b"").await;
-        if page.contains("\"state\":\"block-size-mismatch\"") {
-            assert!(page.contains("another size than 4 ids"), "{page}");
-            break;
-        }
-        assert!(Instant::now() < deadline, "{page}");
-        sleep(Duration::from_millis(20)).await;
-    }
+    engine.subscribed().await;
+    engine.publish_stored(0..64, 16);
+    let page = program
+        .until("/debug/workers", |_, page| {
+            page.contains("\"state\":\"block-size-mismatch\"")
+        })
+        .await;
+    assert!(page.contains("another size than 4 ids"), "{page}");
     let counted =
         |_, page: &str| page.contains("router_workers{state=\"block-size-mismatch\"} 1\n");
     program.until("/metrics", counted).await;

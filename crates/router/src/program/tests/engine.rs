@@ -11,7 +11,11 @@ use std::{
 
 use bytes::Bytes;
 use rmp::encode as to;
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 use zmtp::{Limits, Publisher};
 
@@ -51,6 +55,15 @@ impl FakeEngine {
 
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Waits until the Router has subscribed: what is published before is lost.
+    pub(super) async fn subscribed(&self) {
+        let deadline = Instant::now() + super::LIMIT;
+        while self.publisher.subscribers() == 0 {
+            assert!(Instant::now() < deadline, "nobody has subscribed");
+            sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// A prompt's blocks of so many ids were stored.
