@@ -212,6 +212,7 @@ impl<R: Routes, T: Tokens> Steps<R, T> {
             reply.overlap_tokens = Some(overlap.min(count));
             reply.worker_address = Some(routed.worker_address);
             reply.worker_id = routed.worker_id;
+            reply.dp_rank = routed.dp_rank;
             reply.fallbacks = routed.fallbacks;
         }
         reply

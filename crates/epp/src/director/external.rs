@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use processor_api::{
-    Degraded, Fallback, MAX_CANDIDATES, ProcessReply, StageFailure, TOKENS_KEY_HEADER,
+    DP_RANK_HEADER, Degraded, Fallback, MAX_CANDIDATES, ProcessReply, StageFailure,
+    TOKENS_KEY_HEADER,
 };
 use scheduling::{
     Entry, Freshness, MAX_LIST, Moment, Picker, Profile, Request, Table, choose, narrow,
@@ -297,6 +298,9 @@ impl Director {
             self.resolve_reply(config, external, &mut prepared, ask, reply, now);
         count(&external.metrics, ask, &resolution);
         ahead.finish(external, &mut prepared.edit, &resolution.tokens);
+        if let Some(rank) = resolution.rank.filter(|_| picked.is_some()) {
+            prepared.edit.set_header(DP_RANK_HEADER, rank.to_string());
+        }
         if !has_router && let Some(reservation) = reservation.take() {
             reservation.forget();
         }

@@ -21,6 +21,8 @@ pub(crate) struct Members<'a> {
 pub(crate) struct Resolution {
     /// Who is to serve the request, as indexes of members, best first, at least one, each once.
     pub(crate) workers: Result<SmallVec<[usize; 1]>, Internal>,
+    /// The data parallel rank that the first of them is to run it on, where several are behind its address.
+    pub(crate) rank: Option<u32>,
     /// What the worker gets.
     pub(crate) tokens: Tokens,
     /// Of the prompt.
@@ -102,6 +104,7 @@ pub(crate) fn resolve(
         workers
     });
     Resolution {
+        rank: reply.dp_rank.filter(|_| workers.is_ok()),
         workers,
         tokens,
         count: reply.token_count.map(count),
