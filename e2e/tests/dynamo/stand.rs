@@ -10,14 +10,14 @@ use testbed::standalone::{
 use testbed::{Answer, Inside, Requests};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
-/// Quick servers: the tests are about what reaches them.
-const SERVER: &str = "--prefill-overhead 1ms --prefill-time-per-token 10us --inter-token-latency 1ms \
+/// Quick servers: the tests are about what reaches them. Answers have few tokens, but those that are to go on.
+const SERVER: &str = "--prefill-overhead 1ms --prefill-time-per-token 10us --inter-token-latency 50ms \
      --token-fetch-timeout 2s";
 /// Longer prompts go by key. A busy machine must not make the token cache late.
 const PROCESSOR: &str =
     "--token-transfer-threshold 4KiB --token-store-timeout 2s --route-timeout 2s";
-/// A booking whose end was lost is over soon.
-const ROUTER: &str = "--reservation-idle 20s";
+/// Longer than all tests take: what ends a booking here is the endpoint picker's word alone.
+const ROUTER: &str = "--reservation-idle 5m";
 
 pub(crate) struct Stand {
     pub(crate) standalone: Standalone,

@@ -12,7 +12,7 @@ use crate::stand::{Stand, chat, header, prompt};
 const SOURCE: &str = "x-inference-token-source";
 const CHECKSUM: &str = "x-inference-token-checksum";
 /// A KV event is there some milliseconds after its prefill.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
 /// D20.
 pub(crate) async fn ids_by_key_leave_the_body_as_it_is(stand: &Stand) -> Result<()> {

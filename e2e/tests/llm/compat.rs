@@ -11,7 +11,9 @@ use testbed::pki::Authority;
 use testbed::standalone::{MODEL, Ports, Setup, Standalone};
 use testbed::{Requests, eventually};
 
-use crate::stand::{LONG, PATIENT, REPAIRED, RULES, SERVER, Stand, prompt, write_rules};
+use crate::stand::{
+    LONG, PATIENT, RULES, SERVER, SOON, Stand, had_requests, prompt, several_had_more, write_rules,
+};
 
 const OPEN: usize = 9;
 /// Of many requests one is answered in time, on any machine.
@@ -48,14 +50,15 @@ async fn serve(compat: &Standalone) -> Result<()> {
     let first = requests.chat(MODEL, &text).await?;
     ensure!(first.status == 200, "{}", first.text());
     // No request waits for its prompt to be saved.
-    eventually("the prompt is saved", REPAIRED, async || {
+    eventually("the prompt is saved", SOON, async || {
         match compat.metric(&answered("cache_save")).await? {
             Some(saved) if saved > 0.0 => Ok(()),
             saved => Err(format!("{saved:?}")),
         }
     })
     .await?;
-    // Envoy gives each picker its turn: only the service knows what the other one sent.
+    // Only the service knows what the other picker sent.
+    let before = had_requests(compat).await?;
     for nth in 0..9 {
         let again = requests.chat(MODEL, &text).await?;
         ensure!(
@@ -65,6 +68,7 @@ async fn serve(compat: &Standalone) -> Result<()> {
             first.pod()
         );
     }
+    several_had_more(compat, &before).await?;
     let open = (0..OPEN).map(|nth| {
         let text = prompt(&format!("the long number {nth}"), 1);
         let requests = &requests;
@@ -106,7 +110,7 @@ fn answered(call: &str) -> String {
 async fn counts(compat: &Standalone, wanted: u64) -> Result<()> {
     let center = Requests::new(compat.center_admin_url());
     let what = format!("{wanted} requests at the Metadata-Center");
-    eventually(&what, REPAIRED, async || {
+    eventually(&what, SOON, async || {
         let page = center.get("/metrics").await;
         let page = page.map_err(|error| error.to_string())?.text();
         let lines = page.lines().filter(|line| line.starts_with("queued_num{"));

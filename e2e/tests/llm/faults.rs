@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use testbed::eventually;
 
-use crate::stand::{REPAIRED, Stand};
+use crate::stand::{REPAIRED, SOON, Stand};
 
 const LONG: usize = 12;
-/// Its lease of 15 s and the sweep behind it, and some time to look.
-const LEASE_OVER: Duration = Duration::from_secs(18);
+/// A lease of 15 s, counted from the last report, and a sweep each second.
+const LEASE_OVER: Duration = Duration::from_secs(16);
+/// Of an endpoint picker: full reports that it made since its lease had run out.
+const REPORTED_AGAIN: &str = "epp_metadata_full_batches_total{cause=\"lease-lost\"}";
 
 pub(crate) async fn a_killed_metadata_center_costs_no_request_and_counts_right_in_5_s(
     stand: &Stand,
@@ -27,7 +30,7 @@ pub(crate) async fn a_killed_metadata_center_costs_no_request_and_counts_right_i
     stand.counts(LONG as u64, REPAIRED).await?;
     stand.at_once(30, "with it again").await?;
     drop(streams);
-    stand.counts(0, REPAIRED).await
+    stand.counts(0, SOON).await
 }
 
 pub(crate) async fn an_empty_redis_costs_no_request_and_counts_right_in_5_s(
@@ -38,33 +41,51 @@ pub(crate) async fn an_empty_redis_costs_no_request_and_counts_right_in_5_s(
     stand.at_once(30, "just after").await?;
     stand.counts(LONG as u64, REPAIRED).await?;
     drop(streams);
-    stand.counts(0, REPAIRED).await
+    stand.counts(0, SOON).await
 }
 
 pub(crate) async fn what_a_killed_picker_had_is_gone_in_16_s(stand: &Stand) -> Result<()> {
     let streams = stand.long_answers(LONG).await?;
-    stand.counts(LONG as u64, REPAIRED).await?;
+    stand.counts(LONG as u64, SOON).await?;
     let (picker, lost) = stand.busiest().await?;
+    stand.between_reports(picker).await?;
     stand.standalone.kill_picker(picker).await;
     let counted = stand.counts(LONG as u64 - lost, LEASE_OVER).await;
     stand.standalone.restart_picker(picker).await?;
     counted.context("after its lease")?;
     drop(streams);
-    stand.counts(0, REPAIRED).await
+    stand.counts(0, SOON).await
 }
 
 pub(crate) async fn a_picker_that_was_frozen_past_its_lease_is_right_again_in_5_s(
     stand: &Stand,
 ) -> Result<()> {
     let streams = stand.long_answers(LONG).await?;
-    stand.counts(LONG as u64, REPAIRED).await?;
+    stand.counts(LONG as u64, SOON).await?;
     let (picker, silent) = stand.busiest().await?;
+    let left = LONG as u64 - silent;
+    let before = stand.of_picker(picker, REPORTED_AGAIN).await;
+    let before = before.map_err(anyhow::Error::msg)?;
+    stand.between_reports(picker).await?;
     stand.standalone.freeze_picker(picker).await;
-    let forgotten = stand.counts(LONG as u64 - silent, LEASE_OVER).await;
+    let forgotten = stand.counts(left, LEASE_OVER).await;
     stand.standalone.thaw_picker(picker).await;
     forgotten.context("after its lease")?;
-    // Envoy gave its connection up meanwhile, and with it these answers.
-    stand.counts(LONG as u64 - silent, REPAIRED).await?;
+    // Envoy gave its connection up meanwhile, and with it these answers: the picker finds both out, and reports anew. Until it
+    // has, the count proves nothing.
+    eventually("all is right again", REPAIRED, async || {
+        let again = stand.of_picker(picker, REPORTED_AGAIN).await?;
+        let running = stand.running(picker).await?;
+        let counted = stand.counted().await?;
+        if again > before && running == 0 && counted == (left, 0) {
+            Ok(())
+        } else {
+            Err(format!(
+                "full reports {before}, then {again}; {running} at the picker; requests and prompts {counted:?}"
+            ))
+        }
+    })
+    .await?;
     drop(streams);
-    stand.counts(0, REPAIRED).await
+    stand.counts(0, SOON).await
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use testbed::standalone::MODEL;
 
-use crate::stand::{REPAIRED, Stand, prompt};
+use crate::stand::{SOON, Stand, had_requests, prompt, several_had_more};
 
 pub(crate) async fn a_repeated_prompt_goes_where_it_is_cached_whichever_picker_has_it(
     stand: &Stand,
@@ -14,7 +14,7 @@ pub(crate) async fn a_repeated_prompt_goes_where_it_is_cached_whichever_picker_h
     let prompt = prompt("a lighthouse keeper", 60);
     let first = stand.requests.chat(MODEL, &prompt).await?;
     ensure!(first.status == 200, "{}", first.text());
-    // Envoy gives each picker its turn: all have had it several times.
+    let before = had_requests(&stand.standalone).await?;
     for nth in 0..9 {
         let again = stand.requests.chat(MODEL, &prompt).await?;
         ensure!(
@@ -26,13 +26,14 @@ pub(crate) async fn a_repeated_prompt_goes_where_it_is_cached_whichever_picker_h
         let cached = again.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
         ensure!(cached.is_some_and(|it| it > 0), "{nth}: {}", again.text());
     }
-    Ok(())
+    several_had_more(&stand.standalone, &before).await
 }
 
 pub(crate) async fn requests_of_three_pickers_at_once_spread_over_idle_servers(
     stand: &Stand,
 ) -> Result<()> {
-    stand.counts(0, REPAIRED).await?;
+    stand.counts(0, SOON).await?;
+    let before = had_requests(&stand.standalone).await?;
     // Requests that go on, so that none ends before the last is picked for; with prompts so short that requests count.
     let begin = (0..60).map(|nth| stand.begin(nth));
     let streams = try_join_all(begin).await?;
@@ -43,15 +44,15 @@ pub(crate) async fn requests_of_three_pickers_at_once_spread_over_idle_servers(
     let most = counts.values().max().copied().unwrap_or(0);
     let least = counts.values().min().copied().unwrap_or(0);
     ensure!(counts.len() == 10 && most - least <= 2, "{counts:?}");
-    Ok(())
+    several_had_more(&stand.standalone, &before).await
 }
 
 pub(crate) async fn the_sum_of_charges_is_that_of_live_requests(stand: &Stand) -> Result<()> {
-    stand.counts(0, REPAIRED).await?;
+    stand.counts(0, SOON).await?;
     let mut streams = stand.long_answers(9).await?;
-    stand.counts(9, REPAIRED).await?;
+    stand.counts(9, SOON).await?;
     streams.truncate(4);
-    stand.counts(4, REPAIRED).await?;
+    stand.counts(4, SOON).await?;
     drop(streams);
-    stand.counts(0, REPAIRED).await
+    stand.counts(0, SOON).await
 }

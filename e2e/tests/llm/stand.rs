@@ -9,9 +9,14 @@ use e2e::programs::Programs;
 use futures::future::{join_all, try_join_all};
 use testbed::standalone::{MODEL, Ports, Setup, Standalone, bring_up_loopback};
 use testbed::{Inside, Requests, Stream, eventually};
+use tokio::time::Instant;
 
-/// The state is right again so soon after any fault.
+/// The state is right again so soon after any fault: pickers report everything with the next pick, or after a third of a lease.
 pub(crate) const REPAIRED: Duration = Duration::from_secs(5);
+/// Several steps of several programs, on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// Where nothing changes, pickers report each 5 s. One that has not for so long is between two reports.
+const BETWEEN: Duration = Duration::from_millis(1500);
 /// Tokens of an answer that goes on for two minutes, longer than anything takes here.
 pub(crate) const LONG: u32 = 600;
 /// Slow tokens: many answers that go on are little work for the programs.
@@ -24,6 +29,10 @@ pub(crate) const RULES: &str = "llm.yaml";
 pub(crate) const PATIENT: &str = "--metadata-center-timeout-ms=500";
 /// Of an endpoint picker: from the pick to the end of the response.
 const RUNNING: &str = "llm_d_epp_request_running";
+/// Of an endpoint picker: all requests that it was asked for.
+const REQUESTS: &str = "llm_d_epp_request_total";
+/// Of an endpoint picker: its reports to the Metadata-Center.
+const REPORTS: &str = "epp_metadata_request_duration_seconds_count{call=\"batch\"";
 pub(crate) const CLUSTER: &str = "e2e/llama";
 
 pub(crate) struct Stand {
@@ -114,7 +123,8 @@ impl Stand {
     pub(crate) async fn busiest(&self) -> Result<(usize, u64)> {
         let mut most = (0, 0);
         for picker in 0..self.standalone.pickers() {
-            let running = self.running(picker).await?;
+            let running = self.running(picker).await;
+            let running = running.map_err(anyhow::Error::msg)?;
             if running > most.1 {
                 most = (picker, running);
             }
@@ -123,43 +133,97 @@ impl Stand {
         Ok(most)
     }
 
-    async fn running(&self, picker: usize) -> Result<u64> {
-        let page = Requests::new(self.standalone.picker_url(picker));
-        let page = page.get("/metrics").await?.text();
-        // Before its first request there is no series.
-        let lines = page.lines().filter(|line| line.starts_with(RUNNING));
-        let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
-        Ok(values.sum())
+    /// How many requests an endpoint picker has.
+    pub(crate) async fn running(&self, picker: usize) -> Result<u64, String> {
+        self.of_picker(picker, RUNNING).await
     }
 
-    /// Waits until the Metadata-Center counts so many requests.
-    pub(crate) async fn counts(&self, wanted: u64, limit: Duration) -> Result<()> {
-        let center = Requests::new(self.standalone.center_url());
-        let path = format!("/v1/load/stats?cluster={CLUSTER}");
-        let what = format!("{wanted} requests at the Metadata-Center");
-        eventually(&what, limit, async || {
-            let answer = center.get(&path).await.map_err(|error| error.to_string())?;
-            let endpoints = answer.json()["data"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default();
-            let requests = endpoints
-                .iter()
-                .filter_map(|it| it["queued_req_num"].as_u64());
-            let prefill: u64 = endpoints
-                .iter()
-                .filter_map(|it| it["prompt_length"].as_u64())
-                .sum();
-            // Long answers are past their first token, and others have ended.
-            if requests.sum::<u64>() == wanted && prefill == 0 {
+    /// The sum of one endpoint picker's metrics that begin so.
+    pub(crate) async fn of_picker(&self, picker: usize, beginning: &str) -> Result<u64, String> {
+        of_picker(&self.standalone, picker, beginning).await
+    }
+
+    /// Waits for a moment between two reports of an endpoint picker: its lease counts from the last.
+    pub(crate) async fn between_reports(&self, picker: usize) -> Result<()> {
+        let mut last = (Instant::now(), u64::MAX);
+        eventually("a moment between two reports", SOON, async || {
+            let reports = self.of_picker(picker, REPORTS).await?;
+            if reports != last.1 {
+                last = (Instant::now(), reports);
+            }
+            if last.0.elapsed() >= BETWEEN {
                 Ok(())
             } else {
-                Err(answer.text())
+                Err(format!("{reports} reports"))
             }
         })
         .await?;
         Ok(())
     }
+
+    /// What the Metadata-Center counts: requests, and length of prompts whose first token has not come.
+    pub(crate) async fn counted(&self) -> Result<(u64, u64), String> {
+        let center = Requests::new(self.standalone.center_url());
+        let path = format!("/v1/load/stats?cluster={CLUSTER}");
+        let answer = center.get(&path).await.map_err(|error| error.to_string())?;
+        if answer.status != 200 {
+            return Err(format!("{}: {}", answer.status, answer.text()));
+        }
+        let page = answer.json();
+        // Of a cluster that has had no request yet it is null.
+        let endpoints = page["data"].as_array();
+        let sum = |field: &str| -> u64 {
+            let endpoints = endpoints.into_iter().flatten();
+            endpoints.filter_map(|it| it[field].as_u64()).sum()
+        };
+        Ok((sum("queued_req_num"), sum("prompt_length")))
+    }
+
+    /// Waits until the Metadata-Center counts so many requests, all of them past their first token.
+    pub(crate) async fn counts(&self, wanted: u64, limit: Duration) -> Result<()> {
+        let what = format!("{wanted} requests at the Metadata-Center");
+        eventually(&what, limit, async || {
+            let counted = self.counted().await?;
+            if counted == (wanted, 0) {
+                Ok(())
+            } else {
+                Err(format!("requests and prompts {counted:?}"))
+            }
+        })
+        .await?;
+        Ok(())
+    }
+}
+
+async fn of_picker(
+    standalone: &Standalone,
+    picker: usize,
+    beginning: &str,
+) -> Result<u64, String> {
+    let page = Requests::new(standalone.picker_url(picker));
+    let page = page.get("/metrics").await;
+    let page = page.map_err(|error| error.to_string())?.text();
+    // Before its first request there is no series.
+    let lines = page.lines().filter(|line| line.starts_with(beginning));
+    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+    Ok(values.sum())
+}
+
+/// How many requests each endpoint picker has had.
+pub(crate) async fn had_requests(standalone: &Standalone) -> Result<Vec<u64>> {
+    let each = (0..standalone.pickers()).map(|nth| of_picker(standalone, nth, REQUESTS));
+    try_join_all(each).await.map_err(anyhow::Error::msg)
+}
+
+/// Sees that two endpoint pickers or more have had requests since `before`: with one there is nothing to share.
+pub(crate) async fn several_had_more(standalone: &Standalone, before: &[u64]) -> Result<()> {
+    let now = had_requests(standalone).await?;
+    let more = before.iter().zip(&now).filter(|(before, now)| now > before);
+    ensure!(
+        more.count() >= 2,
+        "fewer than two endpoint pickers had requests: {before:?}, then {now:?}"
+    );
+    Ok(())
 }
 
 /// All requests go to the servers of one cluster.
