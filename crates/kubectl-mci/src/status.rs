@@ -1,6 +1,5 @@
 //! `kubectl mci status`: pools × clusters, with the reason of each hole.
 
-mod gateways;
 mod gather;
 mod judge;
 mod text;
@@ -10,7 +9,6 @@ use std::{collections::BTreeSet, io::Write};
 use crd::{InferencePoolImport, inference_pool::InferencePool};
 use serde::Serialize;
 
-pub(crate) use self::gateways::{GatewayView, gateways};
 pub(crate) use self::gather::gather;
 pub(crate) use self::judge::judge;
 pub(crate) use self::text::render;
@@ -26,21 +24,14 @@ pub(crate) struct Seen {
 }
 
 /// What a cluster has.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// None: they could not be listed.
     pub(crate) namespaces: Option<BTreeSet<String>>,
-    pub(crate) pools: Result<Vec<InferencePool>, Unlisted>,
-    pub(crate) imports: Result<Vec<InferencePoolImport>, Unlisted>,
-}
-
-/// Why objects of a kind could not be listed. It says nothing of whether there are any.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unlisted {
-    /// Whether the API server serves the kind in the version that is read.
-    pub(crate) is_served: bool,
-    /// For a person, with the cluster.
-    pub(crate) problem: String,
+    /// None: it has no such CRD.
+    pub(crate) pools: Option<Vec<InferencePool>>,
+    /// None: it has no such CRD.
+    pub(crate) imports: Option<Vec<InferencePoolImport>>,
 }
 
 /// Pools × clusters.
@@ -59,9 +50,6 @@ pub(crate) struct ClusterRow {
     /// Why it could not be looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
-    /// Why objects of some kind could not be listed, where the others were.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) unlisted: Vec<String>,
 }
 
 /// A line of the table: all that clusters have under one namespace and name.
@@ -80,12 +68,6 @@ pub(crate) struct Cell {
     pub(crate) cluster: String,
     /// Whether the cluster could be looked at.
     pub(crate) seen: bool,
-    /// Whether its InferencePools could not be listed.
-    #[serde(skip_serializing_if = "is_false")]
-    pub(crate) pools_unseen: bool,
-    /// Whether its InferencePoolImports could not be listed.
-    #[serde(skip_serializing_if = "is_false")]
-    pub(crate) imports_unseen: bool,
     /// Whether it has an InferencePool of this name.
     pub(crate) has_pool: bool,
     /// Its export; absent where none is asked for.
@@ -125,24 +107,8 @@ pub(crate) struct Hole {
     /// The exporting cluster that is missing; absent: it is about the cluster's own export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
-    /// `NAMESPACE/NAME` of the Gateway that says it; absent: no Gateway does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gateway: Option<String>,
     pub(crate) reason: String,
     pub(crate) message: String,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
-// === impl ClusterRow ===
-
-impl ClusterRow {
-    /// Why something of it was not seen.
-    pub(crate) fn problems(&self) -> impl Iterator<Item = &String> {
-        self.problem.iter().chain(&self.unlisted)
-    }
 }
 
 pub(crate) async fn status(

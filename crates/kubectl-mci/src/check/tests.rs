@@ -139,8 +139,8 @@ fn mk_seen(name: &str, pools: serde_json::Value, imports: serde_json::Value) -> 
         context: Some(name.to_owned()),
         facts: Ok(status::Facts {
             namespaces: Some(["llm".to_owned()].into()),
-            pools: Ok(serde_json::from_value(pools).expect("pools")),
-            imports: Ok(serde_json::from_value(imports).expect("imports")),
+            pools: Some(serde_json::from_value(pools).expect("pools")),
+            imports: Some(serde_json::from_value(imports).expect("imports")),
         }),
     }
 }

@@ -1,18 +1,15 @@
 //! The status for people.
 
-use super::{Cell, ClusterRow, Hole, Status};
+use super::{Cell, Status};
 use crate::output::{Paint, Tone, plain, table};
 
 /// A table of pools × clusters, then the holes, then the clusters that could not be looked at.
 pub(crate) fn render(status: &Status, paint: Paint) -> String {
     let mut text = String::new();
     if status.pools.is_empty() {
-        let all_seen = status.clusters.iter().all(|one| one.problems().next().is_none());
-        text.push_str(if all_seen {
-            "No cluster exports a pool: kubectl mci export POOL -n NAMESPACE --context CONTEXT\n"
-        } else {
-            "No pool that is exported was seen, and not all could be looked at\n"
-        });
+        text.push_str(
+            "No cluster exports a pool: kubectl mci export POOL -n NAMESPACE --context CONTEXT\n",
+        );
     } else {
         let names = status.clusters.iter().map(|one| one.name.to_uppercase());
         let head: Vec<String> = std::iter::once("POOL".to_owned()).chain(names).collect();
@@ -30,7 +27,10 @@ pub(crate) fn render(status: &Status, paint: Paint) -> String {
         let head = ["POOL", "IN", "FROM", "REASON", "MESSAGE"];
         text.push_str(&paint.paint(Tone::Warning, &table(&head, &holes)));
     }
-    let unseen = status.clusters.iter().flat_map(ClusterRow::problems);
+    let unseen = status
+        .clusters
+        .iter()
+        .filter_map(|one| one.problem.as_ref());
     for problem in unseen {
         text.push('\n');
         text.push_str(&paint.paint(Tone::Bad, &format!("not seen: {}", plain(problem))));
@@ -49,7 +49,7 @@ fn holes(status: &Status) -> Vec<Vec<String>> {
                     cell.cluster.clone(),
                     hole.from.clone().unwrap_or_else(|| "-".to_owned()),
                     hole.reason.clone(),
-                    message(hole),
+                    hole.message.clone(),
                 ]
             }));
         }
@@ -57,15 +57,7 @@ fn holes(status: &Status) -> Vec<Vec<String>> {
     rows
 }
 
-fn message(hole: &Hole) -> String {
-    match &hole.gateway {
-        Some(gateway) => format!("Gateway {gateway}: {}", hole.message),
-        None => hole.message.clone(),
-    }
-}
-
-/// `exports, imports 1/2!`: what a cluster has of a pool; `!` where there is a hole, `?` where nobody could look, which says
-/// of what where something else was seen.
+/// `exports, imports 1/2!`: what a cluster has of a pool; `!` where there is a hole, `?` where nobody could look.
 fn word(cell: &Cell) -> String {
     if !cell.seen {
         return "?".to_owned();
@@ -73,20 +65,11 @@ fn word(cell: &Cell) -> String {
     let mut parts = Vec::new();
     if cell.exports.is_some() {
         parts.push("exports".to_owned());
-    } else if cell.pools_unseen {
-        parts.push("exports ?".to_owned());
-    } else if cell.imports_unseen && cell.has_pool {
-        parts.push("local".to_owned());
     }
     if let Some(imports) = &cell.imports {
         let ready = imports.ready.len();
         let all = ready + imports.not_ready.len();
         parts.push(format!("imports {ready}/{all}"));
-    } else if cell.imports_unseen {
-        parts.push("imports ?".to_owned());
-    }
-    if parts.iter().all(|part| part.ends_with('?')) && !parts.is_empty() {
-        parts = vec!["?".to_owned()];
     }
     if parts.is_empty() {
         parts.push(if cell.has_pool { "local" } else { "-" }.to_owned());
