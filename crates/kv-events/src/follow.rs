@@ -172,6 +172,8 @@ impl<O: Observer> Follower<O> {
                     && let Some(replay) = &self.replay
                 {
                     let number = replay.number;
+                    let mib = MAX_HELD >> 20;
+                    self.replay_error = Some(format!("over {mib} MiB of messages came meanwhile"));
                     self.obey(Input::ReplayFailed(number)).await;
                 }
                 Input::Message(payload.number, payload)

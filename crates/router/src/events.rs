@@ -33,7 +33,7 @@ pub enum FirstRank {
 pub(crate) enum NoPorts {
     /// Its pod does not have the label.
     #[error(
-        "its pod has no label {0}, which --kv-event-first-rank names: its KV events are not followed; label the pod"
+        "its pod has no label {0}, which --kv-event-first-rank names: its KV events are not followed; add it to the template of the pods"
     )]
     MissingLabel(Arc<str>),
     /// The label has no number.
