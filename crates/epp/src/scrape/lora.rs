@@ -1,5 +1,7 @@
 //! The LoRA adapters of a page, and whether they changed.
 
+use std::collections::HashMap;
+
 use scheduling::{Lora, PageLora};
 
 use super::sample::{Sample, integer, number, unescape};
@@ -14,13 +16,17 @@ const MAX_ADAPTERS: usize = 1024;
 /// Bytes of one name, as long as a file's. A longer one is left out.
 const MAX_NAME: usize = 256;
 
+/// Series whose values are remembered, where these are sums. An engine has one for each set of adapters that ran together.
+const MAX_SUMS: usize = 1024;
+
 /// A day, by which the clock of an engine may be ahead.
 const TOLERANCE: f64 = 86_400.0;
 
 /// Keeps the newest series of a page. The engine makes one for each combination of adapters it ever ran, with the time
 /// as its value, and removes none.
 ///
-/// Where the engine's processes share a page, their times of a series are added up: such a sum is no time, and says nothing.
+/// Where the engine's processes share a page, their times of a series are added up. Such a sum is no time; there the series
+/// is the newest whose value changed last.
 #[derive(Debug)]
 pub(super) struct LoraReader {
     /// Labels of this page's newest series.
@@ -28,12 +34,23 @@ pub(super) struct LoraReader {
     at: Option<f64>,
     /// Times after this one, in seconds since 1970, are none.
     latest: f64,
-    /// A series has a time that is none.
-    is_odd: bool,
+    has_series: bool,
+    /// The newest series is one whose value changed.
+    is_changed: bool,
     /// The page declares the metric, with or without series.
     is_declared: bool,
+    /// Once a value was seen that is no time.
+    sums: Option<Sums>,
     /// Labels of the adapters reported last. The value is not compared: it changes while the adapters stay.
     reported: Option<Vec<u8>>,
+}
+
+/// The last values of series.
+#[derive(Debug, Default)]
+struct Sums {
+    known: HashMap<u64, f64>,
+    /// Pages since the first one, of which a part may have been read before.
+    pages: u64,
 }
 
 // === impl LoraReader ===
@@ -47,12 +64,19 @@ impl LoraReader {
     /// One series. Of two with the same time the first counts.
     pub(super) fn read(&mut self, sample: Sample<'_>) {
         let Some(at) = sample.value() else { return };
-        if at > self.latest {
-            self.is_odd = true;
-            return;
+        self.has_series = true;
+        let is_time = at <= self.latest;
+        if !is_time {
+            self.sums.get_or_insert_default();
         }
-        if self.at.is_none_or(|newest| at > newest) {
+        let sums = self.sums.as_mut();
+        let is_changed = sums.is_some_and(|sums| sums.change(sample.identity(), at));
+        self.is_changed |= is_changed;
+        let is_newest = is_time && self.at.is_none_or(|newest| at > newest);
+        if is_newest {
             self.at = Some(at);
+        }
+        if is_changed || (is_newest && !self.is_changed) {
             self.labels.clear();
             self.labels.extend_from_slice(sample.labels);
         }
@@ -65,14 +89,27 @@ impl LoraReader {
 
     /// What the page said, at its end.
     pub(super) fn finish(&mut self) -> PageLora {
-        let is_odd = std::mem::take(&mut self.is_odd);
-        let is_declared = std::mem::take(&mut self.is_declared) && !is_odd;
-        if self.at.take().is_none() {
+        let has_series = std::mem::take(&mut self.has_series);
+        let is_declared = std::mem::take(&mut self.is_declared);
+        let is_changed = std::mem::take(&mut self.is_changed);
+        let has_time = self.at.take().is_some();
+        if let Some(sums) = &mut self.sums {
+            sums.pages = sums.pages.saturating_add(1);
+        }
+        if !has_series {
+            self.sums = None;
             if !is_declared {
                 self.reported = None;
                 return PageLora::Absent;
             }
             self.labels.clear();
+        } else if self.sums.is_some() && !is_changed {
+            if self.reported.is_some() {
+                return PageLora::Unchanged;
+            }
+            if !has_time {
+                return PageLora::Absent;
+            }
         }
         if self.reported.as_ref() == Some(&self.labels) {
             return PageLora::Unchanged;
@@ -85,8 +122,9 @@ impl LoraReader {
     /// Nobody took what was reported last.
     pub(super) fn reset(&mut self) {
         self.at = None;
+        self.has_series = false;
+        self.is_changed = false;
         self.is_declared = false;
-        self.is_odd = false;
         self.reported = None;
     }
 }
@@ -97,10 +135,28 @@ impl Default for LoraReader {
             labels: Vec::new(),
             at: None,
             latest: f64::INFINITY,
-            is_odd: false,
+            has_series: false,
+            is_changed: false,
             is_declared: false,
+            sums: None,
             reported: None,
         }
+    }
+}
+
+// === impl Sums ===
+
+impl Sums {
+    /// Whether the series has a greater value than on the last page, or is new.
+    fn change(&mut self, series: u64, value: f64) -> bool {
+        if let Some(known) = self.known.get_mut(&series) {
+            return std::mem::replace(known, value) < value;
+        }
+        let has_room = self.known.len() < MAX_SUMS;
+        if has_room {
+            self.known.insert(series, value);
+        }
+        has_room && self.pages > 1
     }
 }
 

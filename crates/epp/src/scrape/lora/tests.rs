@@ -103,15 +103,38 @@ fn a_list_without_end_is_bounded() {
 
 /// Of two processes that share a page, each of which set the first one.
 #[test]
-fn a_sum_of_times_is_no_time() {
+fn of_sums_of_times_the_one_that_changed_last_counts() {
     let mut reader = LoraReader::default();
     reader.begin(1.76e9);
-    let old = r#"{running_lora_adapters="old",max_lora="2"} 3.52e9"#;
-    let new = r#"{running_lora_adapters="new",max_lora="2"} 1.760000001e9"#;
-    let want = PageLora::Now(mk_lora(&["new"], &[], 2));
-    assert_eq!(read(&mut reader, &[old, new]), want);
+    let old = |at: f64| format!(r#"{{running_lora_adapters="old",max_lora="2"}} {at}"#);
+    let new = |at: f64| format!(r#"{{running_lora_adapters="new",max_lora="2"}} {at}"#);
+    let none = r#"{running_lora_adapters="",max_lora="2"} 1.759e9"#;
+    let now = |name: &str| PageLora::Now(mk_lora(&[name], &[], 2));
+    let mut page = |series: &[&str]| read(&mut reader, series);
+    assert_eq!(page(&[&old(3.52e9)]), PageLora::Absent, "nobody knows");
+    assert_eq!(
+        page(&[&old(3.52e9), &new(1.76e9)]),
+        now("new"),
+        "the only time"
+    );
+    assert_eq!(page(&[&old(3.52e9), &new(1.76e9)]), PageLora::Unchanged);
+    assert_eq!(page(&[&old(3.6e9), &new(1.76e9)]), now("old"), "set again");
+    assert_eq!(
+        page(&[&old(3.6e9), &new(3.52e9)]),
+        now("new"),
+        "by the other process"
+    );
+    let third = [&*old(3.6e9), &new(3.52e9), none];
+    assert_eq!(
+        page(&third),
+        PageLora::Now(mk_lora(&[], &[], 2)),
+        "a new one"
+    );
+    assert_eq!(page(&third), PageLora::Unchanged);
     reader.declared();
-    assert_eq!(read(&mut reader, &[old]), PageLora::Absent, "nobody knows");
-    reader.declared();
-    assert_eq!(reader.finish(), PageLora::Now(mk_lora(&[], &[], 1)));
+    assert_eq!(
+        reader.finish(),
+        PageLora::Now(mk_lora(&[], &[], 1)),
+        "restarted"
+    );
 }
