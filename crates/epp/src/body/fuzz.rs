@@ -1,9 +1,10 @@
 //! Any bytes as a request's body.
 
 use bytes::Bytes;
+use processor_api::Splice;
 use serde_json::Value;
 
-use super::{APIS, MAX_MESSAGE, MAX_MODEL, Parsed};
+use super::{APIS, Api, MAX_MESSAGE, MAX_MODEL, Parsed};
 use crate::{
     edit::Edit,
     fuzz::Choices,
@@ -20,7 +21,10 @@ pub(crate) fn run(data: &[u8]) {
     };
     let body = choices.rest();
     match api.parse(body) {
-        Ok(parsed) => check(&parsed, body),
+        Ok(parsed) => {
+            check(&parsed, body);
+            check_guarded(*api, &parsed, body);
+        }
         Err(error) => {
             let length = error.to_string().len();
             // the reason, and a part of what was read
@@ -52,6 +56,18 @@ fn check(parsed: &Parsed, body: &[u8]) {
     tree.insert("model".to_owned(), MODEL.into());
     let spliced = serde_json::from_slice::<Value>(&edited).ok();
     assert_eq!(spliced, Some(Value::Object(tree)));
+}
+
+/// What is not the client's to give is a value that can be taken out, and then is not there.
+fn check_guarded(api: Api, parsed: &Parsed, body: &[u8]) {
+    let mut edit = Edit::default();
+    for (_, at) in &parsed.guarded {
+        let (at, with) = (at.clone(), Bytes::from_static(b"null"));
+        assert_eq!(edit.splice(Splice { at, with }), Ok(()));
+    }
+    let parts: Vec<_> = edit.apply_body(Bytes::copy_from_slice(body)).collect();
+    let again = api.parse(&parts.concat()).map(|again| again.guarded);
+    assert!(again.is_ok_and(|guarded| guarded.is_empty()));
 }
 
 fn check_prompt(parsed: &Parsed, body: &[u8]) {
