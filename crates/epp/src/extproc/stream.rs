@@ -332,15 +332,14 @@ where
     fn served_elsewhere(&mut self, address: SocketAddr, in_list: bool) {
         if !in_list {
             debug!(%address, "served by an endpoint that was not picked");
-            match self.shared.director.pool().at(address) {
-                Some(endpoint) => self.exchange.serve_from(endpoint),
-                None => {
-                    self.exchange.serve_elsewhere();
-                    if let Some((learned, endpoint)) = self.exchange.take_unserved() {
-                        self.shared.director.unlearn(&learned, &endpoint);
-                    }
-                    self.shared.director.wake();
+            if let Some(endpoint) = self.shared.director.pool().at(address) {
+                self.exchange.serve_from(endpoint);
+            } else {
+                self.exchange.serve_elsewhere();
+                if let Some((learned, endpoint)) = self.exchange.take_unserved() {
+                    self.shared.director.unlearn(&learned, &endpoint);
                 }
+                self.shared.director.wake();
             }
         }
         if let Some(live) = &mut self.live {

@@ -575,3 +575,18 @@ async fn a_stream_lets_writes_that_are_overdue_go_first() {
     assert!(replies.next().now_or_never().is_some(), "once");
     gather.flush().await.unwrap();
 }
+
+/// A subset of a thousand endpoints takes a while to read, and comes with each chunk of a body.
+#[tokio::test(start_paused = true)]
+async fn attributes_that_were_read_are_not_read_again() {
+    let (_messages, replies) = mk_stream();
+    let message = |served: &str| ProcessingRequest {
+        metadata_context: Some(sessions::mk_served(served)),
+        ..ProcessingRequest::default()
+    };
+    let mut dialog = replies.dialog.lock();
+    let served = ["10.0.0.1:80", "10.0.0.1:80", "10.0.0.2:80"];
+    let news = served.map(|served| dialog.has_news(&message(served)));
+    assert_eq!(news, [true, false, true]);
+    assert!(!dialog.has_news(&ProcessingRequest::default()), "none came");
+}

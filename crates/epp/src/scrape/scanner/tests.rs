@@ -223,17 +223,15 @@ fn a_page_that_was_in_percent_stays_so() {
 /// Each rank of a tensor-parallel engine tells the queue of all.
 #[test]
 fn ranks_that_share_a_scheduler_count_once() {
-    let mut page = String::new();
-    for rank in 0..8 {
-        for dp in 0..2 {
-            let labels = format!(
-                "{{dp_rank=\"{dp}\",tp_rank=\"{rank}\",pid=\"{}\"}}",
-                100 + rank
-            );
-            page +=
-                &format!("sglang:num_queue_reqs{labels} 3\nsglang:num_running_reqs{labels} 10\n");
-        }
-    }
+    let ranks = (0..8).flat_map(|rank| (0..2).map(move |dp| (rank, dp)));
+    let series = ranks.map(|(rank, dp)| {
+        let labels = format!(
+            "{{dp_rank=\"{dp}\",tp_rank=\"{rank}\",pid=\"{}\"}}",
+            100 + rank
+        );
+        format!("sglang:num_queue_reqs{labels} 3\nsglang:num_running_reqs{labels} 10\n")
+    });
+    let page: String = series.collect();
     let scraped = scan("sglang", &page);
     assert_eq!((scraped.waiting, scraped.running), (Some(6.0), Some(20.0)));
 }
