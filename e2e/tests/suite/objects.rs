@@ -62,7 +62,14 @@ pub(crate) async fn they_count_once_their_crds_are_installed_and_outlive_them(
 /// Changes the picker's environment, which restarts it.
 async fn configure(west: &Cluster, change: &str) -> Result<()> {
     let namespace = isthmus::POOL_NAMESPACE;
-    let set = ["set", "env", "deployment/llama-epp", change, "-n", namespace];
+    let set = [
+        "set",
+        "env",
+        "deployment/llama-epp",
+        change,
+        "-n",
+        namespace,
+    ];
     west.kubectl(&set).await?;
     isthmus::available(west, namespace, "llama-epp").await?;
     Ok(())
