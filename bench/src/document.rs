@@ -74,7 +74,7 @@ fn line(row: &Row, measured: Option<&Measured>) -> String {
         let unit = if measured.is_some() { unit } else { "" };
         format!("≤ {} {unit}", goal.at_most).trim_end().to_owned()
     });
-    let set_by = row.goal.map_or("ours", |goal| goal.set_by.name());
+    let set_by = row.goal.map_or("", |goal| goal.set_by.name());
     let verdict = match (row.goal, measured) {
         (Some(goal), Some(one)) if holds(one.value, goal) => "reached",
         (Some(_), Some(_)) => "**missed**",

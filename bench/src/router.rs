@@ -86,6 +86,8 @@ impl Naive {
                 }
             }
             Event::Cleared => engine.clear(),
+            // `mk_prompt` makes none of these
+            Event::Shared { .. } | Event::Unreadable { .. } => {}
         }
     }
 

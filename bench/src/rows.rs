@@ -30,6 +30,9 @@ pub struct Goal {
 pub enum SetBy {
     /// The design's figures to reach.
     Design,
+    /// The design of an earlier day, which has another goal in its place today.
+    #[serde(rename = "former design")]
+    FormerDesign,
     /// The specification of the controller, of the EPP or of the router: its figures, or its table of faults.
     Specification,
     /// Us alone: a case that neither names, or an easier one than they name.
@@ -46,6 +49,8 @@ const SENT: f64 = 100.0;
 /// CPU of a write, against a bare client in the same run: with 1 and 5 exporters, and with 50.
 const FEW: f64 = 1.5;
 const FIFTY: f64 = 2.5;
+/// In ms, the goal that the ratios replaced.
+const CPU_OF_A_WRITE: f64 = 0.05;
 /// In MB, of 100 members with 50 exported pools each.
 const MEMORY: f64 = 150.0;
 /// Until all imports are compared, in ms.
@@ -128,6 +133,10 @@ const fn design(bench: &'static str, name: &'static str, at_most: f64) -> Row {
     goal(bench, name, at_most, SetBy::Design)
 }
 
+const fn formerly(bench: &'static str, name: &'static str, at_most: f64) -> Row {
+    goal(bench, name, at_most, SetBy::FormerDesign)
+}
+
 const fn specified(bench: &'static str, name: &'static str, at_most: f64) -> Row {
     goal(bench, name, at_most, SetBy::Specification)
 }
@@ -169,13 +178,13 @@ pub const ROWS: &[Row] = &[
     info(P100, "100 members, 50 exporters, TLS: event to all applied, p50"),
     design(P100, "100 members, 50 exporters, TLS: event to all applied, p99", APPLIED),
     ours(P100, "100 members, 50 exporters, TLS: event to all sent, p99", SENT),
-    info(P100, "100 members, 1 exporters, TLS: controller CPU per write, idle taken off"),
+    formerly(P100, "100 members, 1 exporters, TLS: controller CPU per write, idle taken off", CPU_OF_A_WRITE),
     info(P100, "100 members, 1 exporters, TLS, bare client: CPU per write, idle taken off"),
     design(P100, "100 members, 1 exporters, TLS: controller's CPU per write / the bare client's", FEW),
-    info(P100, "100 members, 5 exporters, TLS: controller CPU per write, idle taken off"),
+    formerly(P100, "100 members, 5 exporters, TLS: controller CPU per write, idle taken off", CPU_OF_A_WRITE),
     info(P100, "100 members, 5 exporters, TLS, bare client: CPU per write, idle taken off"),
     design(P100, "100 members, 5 exporters, TLS: controller's CPU per write / the bare client's", FEW),
-    info(P100, "100 members, 50 exporters, TLS: controller CPU per write, idle taken off"),
+    formerly(P100, "100 members, 50 exporters, TLS: controller CPU per write, idle taken off", CPU_OF_A_WRITE),
     info(P100, "100 members, 50 exporters, TLS, bare client: CPU per write, idle taken off"),
     design(P100, "100 members, 50 exporters, TLS: controller's CPU per write / the bare client's", FIFTY),
     info(P100, "100 members, 1 exporters, TLS: controller idle"),
@@ -196,7 +205,7 @@ pub const ROWS: &[Row] = &[
     design(P1000, "1000 members, 5 exporters, plain: event to all sent, p99", SENT),
     info(P1000, "1000 members, 5 exporters, plain: event to all sent, writes held 300ms, p50"),
     ours(P1000, "1000 members, 5 exporters, plain: event to all sent, writes held 300ms, p99", SENT),
-    info(P1000, "1000 members, 5 exporters, TLS: controller CPU per write, idle taken off"),
+    formerly(P1000, "1000 members, 5 exporters, TLS: controller CPU per write, idle taken off", CPU_OF_A_WRITE),
     info(P1000, "1000 members, 5 exporters, TLS, bare client: CPU per write, idle taken off"),
     design(P1000, "1000 members, 5 exporters, TLS: controller's CPU per write / the bare client's", FEW),
     info(P1000, "1000 members, 5 exporters, TLS: controller idle"),
@@ -495,9 +504,9 @@ pub const ROWS: &[Row] = &[
     specified(ROUTER, "router, index, 2 threads: time per operation", INDEXED),
     info(ROUTER, "router, index, 2 threads: operations a second / a naive index's on one"),
     specified(ROUTER, "router, index: bytes of a worker's block", PAIR),
-    specified(ROUTER, "router, index, 10 million blocks stored within 64 MiB: most bytes / the bound", AS_GOOD),
-    specified(ROUTER, "router, index, 10 million blocks stored within 64 MiB: most bytes, second half / first half", FLAT),
-    info(ROUTER, "router, index, 10 million blocks stored within 64 MiB: time per block"),
+    specified(ROUTER, "router, index, 10 million blocks through full workers within 64 MiB: most bytes / the bound", AS_GOOD),
+    specified(ROUTER, "router, index, 10 million blocks through full workers within 64 MiB: most bytes, second half / first half", FLAT),
+    info(ROUTER, "router, index, 10 million blocks through full workers within 64 MiB: time per block"),
     specified(ROUTER, "router, decision, 8 workers, 134 blocks: p99", DECIDED),
     info(ROUTER, "router, decision, 8 workers, 134 blocks: p50"),
     info(ROUTER, "router, decision, 64 workers, 134 blocks: p99"),
@@ -567,6 +576,7 @@ impl SetBy {
     pub fn name(self) -> &'static str {
         match self {
             Self::Design => "design",
+            Self::FormerDesign => "former design",
             Self::Specification => "specification",
             Self::Ours => "ours",
         }
