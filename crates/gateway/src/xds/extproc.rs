@@ -19,8 +19,11 @@ const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 /// gRPC metadata that tells an EPP how many endpoints it may name.
 const MAX_ENDPOINTS: &str = "x-isthmus-max-endpoints";
 
-/// What no EPP may change: who the caller is and what we tell ourselves.
-const UNTOUCHABLE: &str = "^(authorization|cookie|x-forwarded-.*|x-isthmus-.*)$";
+/// What no EPP may change: who the caller is, what we tell ourselves, and what changes how the receiver reads a message.
+/// Envoy itself keeps `content-length` right, which an EPP that changes bodies may name. It takes no expression above a program
+/// size of 100, which this one has nearly: other headers of a connection, such as `keep-alive`, do no harm.
+const UNTOUCHABLE: &str =
+    "^(authorization|cookie|x-(forwarded|isthmus)-.*|connection|expect|te|trailer|transfer-encoding|upgrade)$";
 
 /// Disabled until an override enables it.
 pub(crate) fn filter() -> hcm::HttpFilter {

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue, HeaderValueOption};
 use envoy_types::pb::envoy::service::ext_proc::v3 as wire;
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
@@ -24,6 +25,8 @@ pub(super) const REFUSAL: &str = r#"{"error":{"message":"no \"capacity\""}}"#;
 pub(super) enum Behaviour {
     /// `ip:port`
     Pick(String),
+    /// The same, and the request has this header then.
+    PickAndSet(String, &'static str, &'static str),
     /// Goes on without a pick.
     Nothing,
     /// Answers itself, by [`REFUSAL`].
@@ -114,6 +117,10 @@ impl Epp {
                         dynamic_metadata = Some(pick(at));
                         To::RequestHeaders(wire::HeadersResponse::default())
                     }
+                    Behaviour::PickAndSet(at, name, value) => {
+                        dynamic_metadata = Some(pick(at));
+                        To::RequestHeaders(set(name, value))
+                    }
                 }
             }
             _ if hangs => return None,
@@ -198,6 +205,27 @@ fn pick(at: String) -> google::Struct {
     };
     google::Struct {
         fields: [(LB_NAMESPACE.to_owned(), inner)].into_iter().collect(),
+    }
+}
+
+fn set(name: &str, value: &str) -> wire::HeadersResponse {
+    let header = HeaderValueOption {
+        header: Some(HeaderValue {
+            key: name.to_owned(),
+            raw_value: value.as_bytes().to_vec(),
+            ..Default::default()
+        }),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
+        ..Default::default()
+    };
+    wire::HeadersResponse {
+        response: Some(wire::CommonResponse {
+            header_mutation: Some(wire::HeaderMutation {
+                set_headers: vec![header],
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::fixture::{add_route, key, mk_ref, mk_route, mk_rule};
 use crate::world::{HeaderEdit, RouteFilter, World};
 
-use super::bed::{Bed, EPP, POD_A, REMOTE_EPP};
+use super::bed::{Bed, EPP, POD_A, REMOTE_EPP, REMOTE_POD};
+use super::epp::Behaviour;
 use super::pod::FORGED_FAILOVER;
 
 /// A filter that shortens the body, for the receiver alone: what follows would be read as the next request, and its answer
@@ -34,8 +35,53 @@ async fn body_does_not_become_a_request_of_its_own_by_a_filter() {
         // By the connection to the pod that the request above may have left behind.
         let innocent = bed.get("/usual").await;
         assert_eq!(innocent.body, format!("{POD_A} 0"), "{path}");
-        assert_eq!(bed.seen.take(), ["/usual"], "{path}");
+        assert_eq!(bed.seen.take_paths(), ["/usual"], "{path}");
         assert_eq!(refused.status, 500, "{path}");
+    }
+}
+
+/// As above, by a picker, to whose pods other pickers send requests too.
+#[tokio::test(flavor = "multi_thread")]
+async fn body_does_not_become_a_request_of_its_own_by_a_picker() {
+    let mut bed = Bed::start(|_| {}).await;
+    let (local, remote) = (bed.at(POD_A), bed.at(REMOTE_POD));
+    let epps = [
+        ("/pool", POD_A, bed.epp(EPP, local).await),
+        ("/import", REMOTE_POD, bed.epp(REMOTE_EPP, remote).await),
+    ];
+    for (path, pod, epp) in &epps {
+        bed.until(path, 200).await;
+        for (name, value) in [
+            ("transfer-encoding", "chunked"),
+            ("transfer-encoding", "identity"),
+            ("content-length", "3"),
+            ("connection", "upgrade"),
+            ("upgrade", "websocket"),
+            ("te", "trailers"),
+            ("trailer", "x-a"),
+            ("expect", "100-continue"),
+        ] {
+            epp.set(Behaviour::PickAndSet(
+                format!("{pod}:{}", bed.pods),
+                name,
+                value,
+            ));
+            bed.seen.take();
+            let body = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: any\r\n\r\n";
+            let length = body.len();
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: any\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+            );
+            bed.exchange(&head, body).await;
+            for request in bed.seen.take() {
+                assert_eq!(request.path, *path, "{name}");
+                let found = request.headers.get_all(name).iter();
+                let found = found.filter(|found| *found == value).count();
+                // Envoy's own, once.
+                let wanted = usize::from(value == "chunked");
+                assert_eq!(found, wanted, "{path} {name} {:?}", request.headers);
+            }
+        }
     }
 }
 
@@ -70,7 +116,7 @@ async fn model_server_cannot_order_another_attempt() {
         let asked = epp.asked();
         let answer = bed.post(&path, 100).await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        assert_eq!(bed.seen.take(), [path.as_str()]);
+        assert_eq!(bed.seen.take_paths(), [path.as_str()]);
         assert!(!answer.head.contains("x-isthmus"), "{answer:?}");
         assert!(epp.asked() <= asked + 1, "{backend}");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, RawQuery};
-use axum::http::Uri;
+use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use parking_lot::Mutex;
@@ -27,20 +27,30 @@ pub(super) const FORGED_FAILOVER: &str = "/forged-failover";
 /// Start of the paths where a pod never answers.
 pub(super) const HANG: &str = "/hang";
 
-/// The paths of all requests that pods have read.
+/// A request as a pod read it.
+pub(super) struct SeenRequest {
+    pub(super) path: String,
+    pub(super) headers: HeaderMap,
+}
+
+/// All requests that pods have read.
 #[derive(Clone, Default)]
-pub(super) struct Seen(Arc<Mutex<Vec<String>>>);
+pub(super) struct Seen(Arc<Mutex<Vec<SeenRequest>>>);
 
 // === impl Seen ===
 
 impl Seen {
-    fn add(&self, path: &str) {
-        self.0.lock().push(path.to_owned());
+    /// All so far, which are forgotten then.
+    pub(super) fn take(&self) -> Vec<SeenRequest> {
+        std::mem::take(&mut self.0.lock())
     }
 
-    /// All so far, which are forgotten then.
-    pub(super) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock())
+    /// Their paths.
+    pub(super) fn take_paths(&self) -> Vec<String> {
+        self.take()
+            .into_iter()
+            .map(|request| request.path)
+            .collect()
     }
 }
 
@@ -56,8 +66,9 @@ pub(super) async fn serve(listener: TcpListener, seen: Seen) {
         };
         Body::from_stream(futures::stream::unfold(number, piece))
     };
-    let echo = move |uri: Uri, body: Bytes| {
-        seen.add(uri.path());
+    let echo = move |uri: Uri, headers: HeaderMap, body: Bytes| {
+        let path = uri.path().to_owned();
+        seen.0.lock().push(SeenRequest { path, headers });
         let answer = format!("{name} {}", body.len());
         async move { answer_at(uri.path(), answer).await }
     };
