@@ -2,26 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use crd::networks::Cidr;
 use process::{ConfigError, LogArgs};
 
 use crate::infra::InfraSettings;
 use crate::model::{EppTls, Settings, parse_duration};
-use crate::select::{Cidr, ClusterCidr, denied};
+use crate::select::{ClusterCidr, denied};
 use crate::text::{is_label, quoted};
 use crate::xds::Options;
-
-/// Where pods are unless told otherwise: private IPv4, shared (RFC 6598) and unique local IPv6.
-const POD_CIDRS: [&str; 5] = [
-    "10.0.0.0/8",
-    "172.16.0.0/12",
-    "192.168.0.0/16",
-    "100.64.0.0/10",
-    "fc00::/7",
-];
 
 /// The importing gateway: serves Gateways of class isthmus with Envoys, and routes to local
 /// InferencePools and to pools imported from other clusters.
@@ -102,13 +93,16 @@ pub struct Args {
     #[arg(long, env, default_value = "30s", value_parser = duration)]
     removal_delay: Duration,
 
-    /// Where the endpoint picker of an exporting cluster may send requests, as cluster=prefix, '*' for
-    /// any cluster without its own; repeatable [default: private addresses of any cluster]
+    /// Where the endpoint picker of an exporting cluster may send requests, as cluster=prefix; repeatable.
+    /// It overrides what the import's entry says (podCIDRs, which the controller has from the member's
+    /// object at home); '*' is for clusters that have neither. Without any, the entry is AddressDenied.
     #[arg(long, env, value_delimiter = ',')]
     pod_cidr: Vec<ClusterCidr>,
 
-    /// Where no request to another cluster may go, and no endpoint picker of it be: this cluster's
-    /// Services and nodes; repeatable. Loopback, link-local and multicast are always denied.
+    /// Where no request to another cluster may go, and no endpoint picker of it be; repeatable. Always
+    /// denied are loopback, link-local and multicast addresses, the metadata services of clouds, IPv6
+    /// addresses that stand for IPv4 ones, and this cluster's Services (ServiceCIDRs) and nodes. A
+    /// cluster whose API has no ServiceCIDR (before Kubernetes 1.33) needs those of its Services here.
     #[arg(long, env, value_delimiter = ',')]
     deny_cidr: Vec<Cidr>,
 
@@ -195,20 +189,18 @@ impl Args {
         }
         let ads_hostname =
             ads_hostname.unwrap_or_else(|| format!("isthmus-gateway.{namespace}.svc"));
-        let deny_cidrs = denied(&deny_cidr);
         Ok(Config {
             settings: Settings {
                 controller: controller_name,
                 epp_tls,
                 pod_cidrs: by_cluster(pod_cidr),
-                deny_cidrs: deny_cidrs.clone(),
+                deny_cidrs: denied(&deny_cidr),
             },
             options: Options {
                 health_service: epp_health_service,
                 stream_idle_timeout,
                 retry_body_limit,
                 bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                deny_cidrs,
             },
             infra: InfraSettings {
                 ads_hostname,
@@ -228,12 +220,6 @@ fn by_cluster(given: Vec<ClusterCidr>) -> BTreeMap<String, Vec<Cidr>> {
     for ClusterCidr { cluster, cidr } in given {
         cidrs.entry(cluster).or_default().push(cidr);
     }
-    cidrs.entry("*".to_owned()).or_insert_with(|| {
-        let defaults = POD_CIDRS.iter().map(|text| Cidr::from_str(text));
-        defaults
-            .collect::<Result<_, _>>()
-            .expect("the constants are prefixes")
-    });
     cidrs
 }
 
@@ -289,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn own_networks_replace_the_default_of_that_cluster_alone() {
-        let config = mk_config(&["--pod-cidr", "east=10.2.0.0/16"]).unwrap();
-        assert_eq!(config.settings.pod_cidrs["east"].len(), 1);
-        assert_eq!(config.settings.pod_cidrs["*"].len(), POD_CIDRS.len());
-        let config = mk_config(&["--pod-cidr", "*=10.0.0.0/8"]).unwrap();
-        assert_eq!(config.settings.pod_cidrs["*"].len(), 1);
+    fn no_network_is_guessed() {
+        assert!(mk_config(&[]).unwrap().settings.pod_cidrs.is_empty());
+        let flags = ["--pod-cidr", "east=10.2.0.0/16,*=10.0.0.0/8"];
+        let cidrs = mk_config(&flags).unwrap().settings.pod_cidrs;
+        let names: Vec<_> = cidrs.keys().map(String::as_str).collect();
+        assert_eq!(names, ["*", "east"]);
     }
 
     #[rstest]

@@ -19,7 +19,7 @@ pub(crate) fn mk_settings() -> Settings {
     Settings {
         controller: CONTROLLER.into(),
         epp_tls: EppTls::Plaintext,
-        pod_cidrs: BTreeMap::from([("east".into(), vec!["10.2.0.0/16".parse().unwrap()])]),
+        pod_cidrs: BTreeMap::new(),
         deny_cidrs: denied(&[]),
     }
 }
@@ -30,7 +30,6 @@ pub(crate) fn mk_options() -> Options {
         stream_idle_timeout: Duration::from_mins(5),
         retry_body_limit: 8 << 20,
         bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        deny_cidrs: denied(&[]),
     }
 }
 
@@ -156,6 +155,7 @@ pub(crate) fn mk_import(clusters: &[(&str, &str)]) -> InferencePoolImport {
             port: Some(9002),
             ..RemotePicker::default()
         }),
+        pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()],
         accepted: true,
         ..ImportedCluster::default()
     };

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crd::networks::Cidr;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
@@ -45,6 +47,8 @@ pub(crate) enum Event {
     Deployments(Update<Deployment>),
     ServiceAccounts(Update<ServiceAccount>),
     DisruptionBudgets(Update<PodDisruptionBudget>),
+    ServiceCidrs(Update<ServiceCIDR>),
+    Nodes(Update<Node>),
     /// Of the pool with this key.
     Pods(Key, Update<Pod>),
     /// The one with this key.
@@ -83,12 +87,15 @@ pub(crate) struct Index {
     /// known of them stays.
     odd: BTreeMap<Source, BTreeSet<Key>>,
     vanished: Vanished,
+    /// Networks of this cluster that nothing of another one may name, by the object that says so.
+    service_cidrs: BTreeMap<Key, Vec<Cidr>>,
+    nodes: BTreeMap<Key, Vec<Cidr>>,
     /// Imports that are back with their CRD and have no entries yet, while those of before are in use.
     unwritten: BTreeMap<Key, crd::InferencePoolImport>,
 }
 
 /// Every kind with one watch for the whole cluster that serving waits for.
-pub(crate) const KINDS: [&str; 11] = [
+pub(crate) const KINDS: [&str; 13] = [
     "GatewayClass",
     "Gateway",
     "HTTPRoute",
@@ -100,7 +107,15 @@ pub(crate) const KINDS: [&str; 11] = [
     "Namespace",
     "Deployment",
     "ServiceAccount",
+    SERVICE_CIDR,
+    NODE,
 ];
+
+/// Kinds that a role of before does not let us list, or that an older cluster does not have: serving does not wait for
+/// them then, and what they would say is left to --deny-cidr.
+const OWN_NETWORKS: [&str; 2] = [SERVICE_CIDR, NODE];
+const SERVICE_CIDR: &str = "ServiceCIDR";
+const NODE: &str = "Node";
 
 /// A Gateway works without one, and a role of before does not let us list them.
 const BUDGETS: Source = Source::Kind("PodDisruptionBudget");
@@ -274,10 +289,32 @@ impl Index {
             Event::DisruptionBudgets(update) => {
                 self.part(Part::DisruptionBudget, &update, odd, |o| &o.metadata)
             }
+            Event::ServiceCidrs(update) => {
+                let kept = &mut self.service_cidrs;
+                let changed = keep(kept, update, odd, |o| &o.metadata, project::service_cidr);
+                self.own_networks(changed)
+            }
+            Event::Nodes(update) => {
+                let kept = &mut self.nodes;
+                let changed = keep(kept, update, odd, |o| &o.metadata, project::node);
+                self.own_networks(changed)
+            }
             Event::Pods(pool, update) => self.pods(&pool, update, odd),
             Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
             Event::Confirmed(..) => Changes::default(),
         }
+    }
+
+    fn own_networks(&mut self, changed: bool) -> Changes {
+        if !changed {
+            return Changes::default();
+        }
+        let objects = self.service_cidrs.values().chain(self.nodes.values());
+        let networks: BTreeSet<Cidr> = objects.flatten().copied().collect();
+        let networks: Vec<Cidr> = networks.into_iter().collect();
+        let changed = self.world.own_networks != networks;
+        self.world.own_networks = networks;
+        Changes::world(changed)
     }
 
     /// An import is created first and gets its entries after that: one that returns with its CRD replaces what is kept

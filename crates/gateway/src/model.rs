@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::select::{Cidr, Ineligible};
+use crd::networks::Cidr;
+
+use crate::select::Ineligible;
 use crate::world::{Key, RouteFilter, RouteMatch, World};
 
 mod attach;
@@ -213,6 +215,8 @@ pub(crate) struct Usable {
     pub(crate) http2: bool,
     /// Where its EPP may send requests.
     pub(crate) cidrs: Vec<Cidr>,
+    /// Where it may not, although that is within `cidrs`.
+    pub(crate) denied: Vec<Cidr>,
     pub(crate) ports: Vec<u16>,
     /// Existing streams go on, nothing new is sent.
     pub(crate) draining: bool,

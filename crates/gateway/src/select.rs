@@ -4,16 +4,22 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crd::annotations::POD_CIDRS;
+use crd::networks::Cidr;
+
 use crate::model::{Epp, EppAddresses, Import, Settings, Usable};
 use crate::text::quoted;
 use crate::world::{ImportedCluster, RemotePicker};
 
 mod address;
 
-pub(crate) use address::{Cidr, ClusterCidr, denied};
+pub(crate) use address::{ClusterCidr, denied};
 
 /// Shares of an import's clusters add up to about this.
 pub(crate) const WHOLE: u32 = 1000;
+
+/// Length of an address that is denied in a message, in characters: it is remote input.
+const MAX_SHOWN: usize = 64;
 
 /// Why an entry gets no requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +40,14 @@ pub(crate) enum Ineligible {
     AddressNotAssigned,
     #[error("address {0} is not allowed")]
     AddressDenied(String),
+    #[error(
+        "all networks of its pods are denied here: they are this cluster's Services or nodes, or of --deny-cidr"
+    )]
+    NetworksDenied,
+    #[error(
+        "the networks of its pods are not known: say them at home with annotation {POD_CIDRS} of the member's Secret (kubectl mci join {0} does), or here with --pod-cidr {0}=CIDR"
+    )]
+    NetworksUnknown(String),
 }
 
 impl Ineligible {
@@ -54,13 +68,19 @@ impl Ineligible {
             Self::ParentModeUnsupported => "ParentModeUnsupported",
             Self::EndpointPickerMissing => "EndpointPickerRefMissing",
             Self::AddressNotAssigned => "AddressNotAssigned",
-            Self::AddressDenied(_) => "AddressDenied",
+            Self::AddressDenied(_) | Self::NetworksDenied | Self::NetworksUnknown(_) => {
+                "AddressDenied"
+            }
         }
     }
 }
 
-/// Whether requests can go to the entry, and how.
-pub(crate) fn usable(cluster: &ImportedCluster, settings: &Settings) -> Result<Usable, Ineligible> {
+/// Whether requests can go to the entry, and how. `own` are the networks of this cluster that nothing remote may name.
+pub(crate) fn usable(
+    cluster: &ImportedCluster,
+    settings: &Settings,
+    own: &[Cidr],
+) -> Result<Usable, Ineligible> {
     if !cluster.accepted {
         return Err(Ineligible::NotAccepted);
     }
@@ -75,14 +95,24 @@ pub(crate) fn usable(cluster: &ImportedCluster, settings: &Settings) -> Result<U
         .picker
         .as_ref()
         .ok_or(Ineligible::EndpointPickerMissing)?;
-    let cidrs = settings
-        .pod_cidrs
-        .get(&cluster.name)
-        .or_else(|| settings.pod_cidrs.get("*"));
+    let given = settings.pod_cidrs.get(&cluster.name);
+    let stated = Some(&cluster.pod_cidrs).filter(|stated| !stated.is_empty());
+    let cidrs = given
+        .or(stated)
+        .or_else(|| settings.pod_cidrs.get("*"))
+        .ok_or_else(|| Ineligible::NetworksUnknown(cluster.name.clone()))?;
+    let denied = || settings.deny_cidrs.iter().chain(own);
+    let is_open = |cidr: &Cidr| !denied().any(|denied| denied.covers(cidr));
+    if !cidrs.iter().any(is_open) {
+        return Err(Ineligible::NetworksDenied);
+    }
+    // what is elsewhere is not reached anyway, and would be one rule more for each request
+    let denied = denied().filter(|denied| cidrs.iter().any(|cidr| cidr.overlaps(denied)));
     Ok(Usable {
-        epp: epp(&cluster.name, picker, settings)?,
+        epp: epp(&cluster.name, picker, settings, own)?,
         http2: crate::model::is_h2c(cluster.app_protocol.as_deref()),
-        cidrs: cidrs.cloned().unwrap_or_default(),
+        denied: denied.copied().collect(),
+        cidrs: cidrs.clone(),
         ports: cluster.target_ports.clone(),
         draining,
     })
@@ -90,7 +120,12 @@ pub(crate) fn usable(cluster: &ImportedCluster, settings: &Settings) -> Result<U
 
 /// The EPP at the addresses that are allowed; all of them denied is a denial. But for its addresses it is the same
 /// whichever they are: a cluster that Envoy makes anew ends all streams of the one before.
-fn epp(cluster: &str, picker: &RemotePicker, settings: &Settings) -> Result<Epp, Ineligible> {
+fn epp(
+    cluster: &str,
+    picker: &RemotePicker,
+    settings: &Settings,
+    own: &[Cidr],
+) -> Result<Epp, Ineligible> {
     let port = picker.port.ok_or(Ineligible::AddressNotAssigned)?;
     let given = if picker.endpoints.is_empty() {
         &picker.addresses
@@ -102,9 +137,9 @@ fn epp(cluster: &str, picker: &RemotePicker, settings: &Settings) -> Result<Epp,
     let mut denied = None;
     for text in given {
         match text.parse::<IpAddr>() {
-            Ok(ip) if address::is_allowed(ip, &settings.deny_cidrs) => ips.push(ip),
+            Ok(ip) if address::is_allowed(ip, &settings.deny_cidrs, own) => ips.push(ip),
             Err(_) if address::is_hostname(text) => names.push(text.clone()),
-            _ => denied = denied.or(Some(text.clone())),
+            _ => denied = denied.or_else(|| Some(text.chars().take(MAX_SHOWN).collect())),
         }
     }
     if ips.is_empty() && names.is_empty() {
@@ -183,6 +218,11 @@ pub(crate) fn summary(import: &Import) -> String {
         let (name, reason) = (&cluster.name, why.reason());
         Some(match why {
             Ineligible::InvalidName => format!("{} {reason}", quoted(name)),
+            Ineligible::AddressDenied(_)
+            | Ineligible::NetworksDenied
+            | Ineligible::NetworksUnknown(_) => {
+                format!("{name} {reason} ({why})")
+            }
             _ => format!("{name} {reason}"),
         })
     });

@@ -127,6 +127,8 @@ impl Watches {
         watches.all(Config::default(), Event::Grants);
         watches.all(Config::default(), Event::Services);
         watches.all(Config::default(), Event::Slices);
+        watches.all(Config::default(), Event::ServiceCidrs);
+        watches.all(Config::default(), Event::Nodes);
         watches.all(ours.clone(), Event::Deployments);
         watches.all(ours.clone(), Event::ServiceAccounts);
         watches.all(ours, Event::DisruptionBudgets);

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crd::networks::Cidr;
+
 use crate::infra::parameters;
 
 mod headers;
@@ -45,6 +47,8 @@ pub(crate) struct World {
     pub(crate) bad_selectors: BTreeMap<Key, String>,
     /// What Envoys refused, by Gateway.
     pub(crate) rejections: BTreeMap<Key, Vec<Rejection>>,
+    /// Of this cluster's Services and nodes, sorted: nothing of another cluster is there.
+    pub(crate) own_networks: Vec<Cidr>,
 }
 
 pub(crate) type Labels = BTreeMap<String, String>;
@@ -259,6 +263,8 @@ pub(crate) struct ImportedCluster {
     pub(crate) target_ports: Vec<u16>,
     pub(crate) app_protocol: Option<String>,
     pub(crate) picker: Option<RemotePicker>,
+    /// Networks of its pods, as the controller has them; those that are no network are left out.
+    pub(crate) pod_cidrs: Vec<Cidr>,
     pub(crate) accepted: bool,
     /// Condition Ready is False, with its reason.
     pub(crate) not_ready: Option<String>,

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::select::Cidr;
 
 pub(crate) mod ads;
 mod cluster;
@@ -45,8 +44,6 @@ pub(crate) struct Options {
     pub(crate) retry_body_limit: u64,
     /// What edges bind.
     pub(crate) bind_address: IpAddr,
-    /// Where no remote EPP may send requests, this host and its link included.
-    pub(crate) deny_cidrs: Vec<Cidr>,
 }
 
 /// The resource types we serve, in the order that adds are sent.

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use kube::Resource;
 use moment::Moment;
+use tracing::warn;
 use watch::Update;
 
 use crate::world::{Key, project};
 
 use super::keep::{is_listed, note_odd};
-use super::{Event, IMPORT, Index, Source};
+use super::{Event, IMPORT, Index, NODE, OWN_NETWORKS, SERVICE_CIDR, Source};
 
 /// What an update means before its objects are read.
 #[derive(Default)]
@@ -44,6 +45,8 @@ impl Index {
             Event::DisruptionBudgets(u) => {
                 self.note_update(kind("PodDisruptionBudget"), u, always, now)
             }
+            Event::ServiceCidrs(u) => self.note_update(kind(SERVICE_CIDR), u, always, now),
+            Event::Nodes(u) => self.note_update(kind(NODE), u, always, now),
             Event::Pods(key, u) => self.note_update(Source::Pods(key.clone()), u, always, now),
             Event::ConfigMap(key, u) => {
                 self.note_update(Source::ConfigMap(key.clone()), u, always, now)
@@ -110,7 +113,15 @@ impl Index {
         // a user has a part in what is asked for of these: it may be what no server can answer
         let refused = !matches!(source, Source::Kind(_))
             && matches!(update, Update::Failed(failure) if failure.is_bad_request());
-        if is_listed(update) || refused {
+        let hidden = matches!(&source, Source::Kind(kind) if OWN_NETWORKS.contains(kind))
+            && matches!(update, Update::Failed(failure) if failure.is_denied());
+        if hidden && !self.listed.contains(&source) {
+            warn!(
+                ?source,
+                "may not be listed: other clusters are denied only what --deny-cidr names of these networks"
+            );
+        }
+        if is_listed(update) || refused || hidden {
             self.listed.insert(source);
         }
         noted

@@ -293,3 +293,44 @@ fn a_pool_whose_selector_is_refused_holds_nothing_back() {
     assert!(index.listed.contains(&Source::ConfigMap(key.clone())));
     assert_eq!(index.world.parameters.get(&key), Some(&None));
 }
+
+#[test]
+fn own_services_and_nodes_are_known_and_hold_nothing_back() {
+    fn denied<K>() -> Update<K> {
+        let text = json!({"kind": "Status", "status": "Failure", "code": 403, "message": "no", "reason": "Forbidden"});
+        let status = serde_json::from_value(text).unwrap();
+        let error = kube::runtime::watcher::Error::InitialListFailed(kube::Error::Api(status));
+        Update::Failed(watch::WatchFailure::from(&error))
+    }
+    let services = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/12", "fd00:96::/112"]}});
+    let services: ServiceCIDR = serde_json::from_value(services).unwrap();
+    let node = json!({"metadata": {"name": "n1"}, "status": {"addresses": [
+        {"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "192.0.2.7"}]}});
+    let node: Node = serde_json::from_value(node).unwrap();
+    let mut index = Index::default();
+    let networks = |index: &Index| -> Vec<String> {
+        let networks = index.world.own_networks.iter();
+        networks.map(ToString::to_string).collect()
+    };
+    assert!(
+        on(
+            &mut index,
+            Event::ServiceCidrs(Update::Reset(vec![services]))
+        )
+        .world
+    );
+    assert!(on(&mut index, Event::Nodes(Update::Reset(vec![node.clone()]))).world);
+    assert_eq!(
+        networks(&index),
+        ["10.96.0.0/12", "192.0.2.7/32", "fd00:96::/112"]
+    );
+    // A heartbeat is no change.
+    assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world);
+
+    // A cluster without the API, and a role of before.
+    let mut older = Index::default();
+    on(&mut older, Event::ServiceCidrs(missing_kind()));
+    on(&mut older, Event::Nodes(denied()));
+    assert!(older.listed.contains(&Source::Kind(SERVICE_CIDR)));
+    assert!(older.listed.contains(&Source::Kind(NODE)));
+}

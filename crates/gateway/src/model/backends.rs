@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crd::networks::Cidr;
+
 use crate::select::{self, Ineligible};
 use crate::text::is_label;
 use crate::world::{InferencePoolImport, Key, World};
@@ -47,7 +49,7 @@ pub(crate) fn include(
             if !model.imports.contains_key(key)
                 && let Some(import) = world.imports.get(key)
             {
-                let import = make_import(key, import, settings);
+                let import = make_import(key, import, settings, &world.own_networks);
                 model.imports.insert(key.clone(), Arc::new(import));
             }
         }
@@ -90,7 +92,13 @@ fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
     })
 }
 
-pub(crate) fn make_import(key: &Key, import: &InferencePoolImport, settings: &Settings) -> Import {
+/// `own` are the networks of this cluster that nothing remote may name.
+pub(crate) fn make_import(
+    key: &Key,
+    import: &InferencePoolImport,
+    settings: &Settings,
+    own: &[Cidr],
+) -> Import {
     let mut clusters: Vec<Imported> = import
         .clusters
         .iter()
@@ -98,7 +106,7 @@ pub(crate) fn make_import(key: &Key, import: &InferencePoolImport, settings: &Se
             name: cluster.name.clone(),
             // Names of Envoy's resources are made of it, and `@pool` would be that of a local pool's hop.
             state: if is_label(&cluster.name) {
-                select::usable(cluster, settings)
+                select::usable(cluster, settings, own)
             } else {
                 Err(Ineligible::InvalidName)
             },

@@ -269,7 +269,7 @@ fn import_status(
         let Some(users) = users.get(key) else {
             return (key.clone(), Vec::new());
         };
-        let import = backends::make_import(key, object, settings);
+        let import = backends::make_import(key, object, settings, &world.own_networks);
         let message = select::summary(&import);
         let usable = import.clusters.iter().any(|one| one.state.is_ok());
         let programmed = if usable {

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crd::conditions::{ACCEPTED, READY, find, is_false, is_true};
+use crd::networks::{Cidr, MAX_POD_CIDRS, parse_pod_cidrs};
 use crd::{gateway, gateway_class, http_route, inference_pool, reference_grant};
 use foreign_text::{MAX_MESSAGE, clipped};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
@@ -313,6 +315,22 @@ pub(crate) fn inference_pool(object: &inference_pool::InferencePool) -> Inferenc
     }
 }
 
+/// What Services of this cluster get their addresses from.
+pub(crate) fn service_cidr(object: &ServiceCIDR) -> Vec<Cidr> {
+    let cidrs = object.spec.as_ref().and_then(|spec| spec.cidrs.as_ref());
+    let cidrs = cidrs.into_iter().flatten();
+    cidrs.filter_map(|text| text.parse().ok()).collect()
+}
+
+/// The addresses of a node; those that are names are left out.
+pub(crate) fn node(object: &core::Node) -> Vec<Cidr> {
+    let status = object.status.as_ref();
+    let addresses = status.and_then(|status| status.addresses.as_ref());
+    let addresses = addresses.into_iter().flatten();
+    let addresses = addresses.filter_map(|one| one.address.parse::<IpAddr>().ok());
+    addresses.map(Cidr::host).collect()
+}
+
 pub(crate) fn import(object: &crd::InferencePoolImport) -> InferencePoolImport {
     InferencePoolImport {
         generation: object.metadata.generation.unwrap_or_default(),
@@ -336,9 +354,20 @@ fn imported_cluster(entry: &crd::ImportedCluster) -> ImportedCluster {
         target_ports,
         app_protocol: entry.app_protocol.clone(),
         picker: entry.endpoint_picker.as_ref().map(remote_picker),
+        pod_cidrs: pod_cidrs(&entry.pod_cidrs),
         accepted: is_true(&entry.conditions, ACCEPTED),
         not_ready,
     }
+}
+
+/// Checked as the controller checks them: who may write imports does not widen where requests go.
+fn pod_cidrs(texts: &[String]) -> Vec<Cidr> {
+    let texts = texts.iter().take(MAX_POD_CIDRS);
+    let networks: BTreeSet<Cidr> = texts
+        .filter_map(|text| parse_pod_cidrs(text).ok())
+        .flatten()
+        .collect();
+    networks.into_iter().collect()
 }
 
 fn remote_picker(picker: &crd::EndpointPicker) -> RemotePicker {

@@ -198,13 +198,13 @@ pub(crate) fn hopped(name: String) -> cluster::Cluster {
 }
 
 /// Wherever the remote EPP says, within its networks and ports.
-pub(crate) fn pods(name: String, usable: &Usable, options: &Options) -> cluster::Cluster {
+pub(crate) fn pods(name: String, usable: &Usable) -> cluster::Cluster {
     let by_pick = cluster::cluster::OriginalDstLbConfig {
         metadata_key: Some(lb_metadata(PICK)),
         ..cluster::cluster::OriginalDstLbConfig::default()
     };
     let filters = vec![
-        filters::pods_only(&usable.cidrs, &usable.ports, &options.deny_cidrs),
+        filters::pods_only(&usable.cidrs, &usable.ports, &usable.denied),
         filters::upstream_codec(),
     ];
     cluster::Cluster {

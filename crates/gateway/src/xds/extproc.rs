@@ -19,14 +19,17 @@ const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 /// gRPC metadata that tells an EPP how many endpoints it may name.
 const MAX_ENDPOINTS: &str = "x-isthmus-max-endpoints";
 
-/// What no EPP may change: who the caller is, what we tell ourselves, and what changes how the receiver reads a message.
-/// Envoy itself keeps `content-length` right, which an EPP that changes bodies may name. It takes no expression above a program
-/// size of 100, which this one has nearly: other headers of a connection, such as `keep-alive`, do no harm.
-const UNTOUCHABLE: &str =
-    "^(authorization|cookie|x-(forwarded|isthmus)-.*|connection|expect|te|trailer|transfer-encoding|upgrade)$";
+/// Whose EPP is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Picker {
+    /// That of a pool of this cluster.
+    Local,
+    /// That of another cluster: it chooses an endpoint, and nothing else of where a request goes.
+    Remote,
+}
 
 /// Disabled until an override enables it.
-pub(crate) fn filter() -> hcm::HttpFilter {
+pub(crate) fn filter(picker: Picker) -> hcm::HttpFilter {
     use ext_proc::processing_mode::{BodySendMode, HeaderSendMode};
     let (send, full_duplex) = (
         i32::from(HeaderSendMode::Send),
@@ -51,7 +54,7 @@ pub(crate) fn filter() -> hcm::HttpFilter {
         }),
         mutation_rules: Some(mutation_rules::HeaderMutationRules {
             disallow_expression: Some(matcher::RegexMatcher {
-                regex: UNTOUCHABLE.to_owned(),
+                regex: untouchable(picker),
                 ..matcher::RegexMatcher::default()
             }),
             ..mutation_rules::HeaderMutationRules::default()
@@ -68,6 +71,21 @@ pub(crate) fn filter() -> hcm::HttpFilter {
         disabled: true,
         ..filters::http_filter(NAME, &config)
     }
+}
+
+/// What an EPP may not change, as a regular expression: who the caller is, what we tell ourselves, and what changes how the
+/// receiver reads a message. That of another cluster may not change the path either, else it could read any page of whatever
+/// listens at an address that it may name. Envoy itself protects method, scheme and authority, and keeps `content-length`
+/// right, which an EPP that changes bodies may name. It takes no expression above a program size of 100, which this one has
+/// nearly: other headers of a connection, such as `keep-alive`, do no harm.
+fn untouchable(picker: Picker) -> String {
+    let path = match picker {
+        Picker::Local => "",
+        Picker::Remote => ":path|",
+    };
+    format!(
+        "^({path}authorization|cookie|x-(forwarded|isthmus)-.*|connection|expect|te|trailer|transfer-encoding|upgrade)$"
+    )
 }
 
 /// Asks the EPP behind `cluster`. With `fail_open` a request goes on when it does not answer,

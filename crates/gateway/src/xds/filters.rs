@@ -1,6 +1,6 @@
 //! HTTP filters and retry plug-ins other than ext_proc.
 
-use crate::select::Cidr;
+use crd::networks::Cidr;
 
 use super::names::{FAILOVER, LB_NAMESPACE, SERVED};
 use super::proto::{
@@ -85,7 +85,7 @@ pub(crate) fn of_model_servers() -> Vec<hcm::HttpFilter> {
     vec![http_filter("isthmus.unmarked", &unmarked), upstream_codec()]
 }
 
-/// Lets requests go only to these networks and ports, less what is denied to all.
+/// Lets requests go only to these networks and ports, less what is denied in them.
 pub(crate) fn pods_only(cidrs: &[Cidr], ports: &[u16], deny: &[Cidr]) -> hcm::HttpFilter {
     let allowed = cidrs
         .iter()

@@ -9,6 +9,7 @@ use super::proto::{
     address, ads, any, boolean, cidr, core, duration, early_header_mutation, extension, hcm,
     listener, mutation_rules,
 };
+use super::extproc::Picker;
 use super::{Options, errors, extproc, filters};
 
 use hcm::http_connection_manager::{
@@ -48,7 +49,7 @@ pub(crate) fn edge(name: &str, port: &PortModel, options: &Options) -> listener:
         early_header_mutation_extensions: vec![strip()],
         common_http_protocol_options: short_lived(port.drain),
         http1_safe_max_connection_duration: true,
-        http_filters: vec![extproc::filter(), filters::router()],
+        http_filters: vec![extproc::filter(Picker::Local), filters::router()],
         ..manager(name, options)
     };
     listener::Listener {
@@ -71,7 +72,11 @@ fn short_lived(drain: Duration) -> Option<core::HttpProtocolOptions> {
 }
 
 pub(crate) fn hop(name: &str, hop: Hop, options: &Options) -> listener::Listener {
-    let mut http_filters = vec![extproc::filter()];
+    let picker = match hop {
+        Hop::UnknownPods => Picker::Remote,
+        Hop::Pool => Picker::Local,
+    };
+    let mut http_filters = vec![extproc::filter(picker)];
     let mut marked = vec![(503, 503), (508, 508)];
     if hop == Hop::UnknownPods {
         http_filters.extend(filters::served());

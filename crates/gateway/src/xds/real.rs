@@ -102,6 +102,19 @@ async fn pick_outside_the_exporters_pods_is_refused() {
     assert_eq!(answer.status, 502, "{answer:?}");
 }
 
+/// The EPP of another cluster chooses an endpoint, and not what is asked of it; that of this cluster may.
+#[tokio::test(flavor = "multi_thread")]
+async fn remote_epp_does_not_choose_the_path() {
+    let mut bed = Bed::start(|_| {}).await;
+    let behaviour = |pod| Behaviour::PickAndSet(format!("{pod}:{}", bed.pods), ":path", "/stream?1");
+    let (local, remote) = (behaviour(POD_B), behaviour(REMOTE_POD));
+    bed.epp(EPP, local).await;
+    bed.epp(REMOTE_EPP, remote).await;
+    assert_eq!(bed.until("/pool", 200).await.body, "piece");
+    let answer = bed.until("/import", 200).await;
+    assert_eq!(answer.body, format!("{REMOTE_POD} 0"), "{}", answer.head);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn client_headers_do_not_choose_the_endpoint() {
     let mut bed = Bed::start(|_| {}).await;

@@ -107,7 +107,7 @@ impl Plan {
             // Pods that nobody names cannot be invented: this hop always fails closed.
             self.table(route::hop(&name, &pods, Some((&epp, &usable.epp)), false));
             self.epp(epp, &usable.epp, options);
-            self.cluster(cluster::pods(pods, usable, options), None);
+            self.cluster(cluster::pods(pods, usable), None);
         }
     }
 

@@ -337,7 +337,7 @@ fn entries_that_cannot_be_used_are_named() {
     world.imports.insert(key("llm"), import);
     let (_, wanted) = build_all(&world);
     let programmed = &wanted.imports[&key("llm")][0].conditions[2];
-    let expected = "draining Draining, east 500, south 500; denied AddressDenied, late AddressNotAssigned, \
+    let expected = "draining Draining, east 500, south 500; denied AddressDenied (address 127.0.0.1 is not allowed), late AddressNotAssigned, \
                     parent ParentModeUnsupported, sick NoReadyEndpoint, strange NotAccepted";
     assert_eq!(programmed.message, expected);
 }
@@ -357,4 +357,58 @@ fn route_to_a_foreign_parent_has_no_entry_of_ours() {
         });
     let (_, wanted) = build_all(&world);
     assert_eq!(wanted.routes[&key("chat")].len(), 1);
+}
+
+#[test]
+fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
+    let mut world = mk_world();
+    world.own_networks = vec![
+        "10.2.255.2/32".parse().unwrap(),
+        "10.9.0.0/16".parse().unwrap(),
+    ];
+    let usable = |world: &World, settings: &Settings| {
+        let (models, wanted) = build(world, settings);
+        let import = models[0].imports[&key("llm")].clone();
+        let message = wanted.imports[&key("llm")][0].conditions[2].message.clone();
+        let texts = |networks: &[Cidr]| -> Vec<String> {
+            networks.iter().map(ToString::to_string).collect()
+        };
+        let state = import.clusters[0].state.clone();
+        state
+            .map(|usable| (texts(&usable.cidrs), texts(&usable.denied)))
+            .map_err(|why| format!("{}: {message}", why.reason()))
+    };
+    let mut settings = mk_settings();
+    // of what is denied, only what is within them
+    let (cidrs, denied) = usable(&world, &settings).unwrap();
+    assert_eq!(cidrs, ["10.2.0.0/16"]);
+    assert_eq!(denied, ["10.2.255.2/32"]);
+    // the flag of the cluster overrides, that of any does not
+    let any = vec!["10.0.0.0/8".parse().unwrap()];
+    settings.pod_cidrs.insert("*".into(), any);
+    assert_eq!(usable(&world, &settings).unwrap().0, ["10.2.0.0/16"]);
+    let east = vec!["10.2.1.0/24".parse().unwrap()];
+    settings.pod_cidrs.insert("east".into(), east);
+    assert_eq!(usable(&world, &settings).unwrap().0, ["10.2.1.0/24"]);
+    // all of them are this cluster's own
+    let own = vec!["10.9.1.0/24".parse().unwrap()];
+    settings.pod_cidrs.insert("east".into(), own);
+    let refused = usable(&world, &settings).unwrap_err();
+    assert!(
+        refused.starts_with("AddressDenied: east AddressDenied (all networks"),
+        "{refused}"
+    );
+    // nobody says any
+    settings.pod_cidrs.clear();
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    import.clusters[0].pod_cidrs.clear();
+    let refused = usable(&world, &settings).unwrap_err();
+    for said in [
+        "AddressDenied",
+        "isthmus.dev/pod-cidrs",
+        "kubectl mci join east",
+        "--pod-cidr east=CIDR",
+    ] {
+        assert!(refused.contains(said), "{refused}");
+    }
 }

@@ -173,7 +173,6 @@ impl Bed {
         };
         let options = Options {
             bind_address: Ipv4Addr::LOCALHOST.into(),
-            deny_cidrs: Vec::new(),
             ..mk_options()
         };
         let (models, _) = build(&self.world, &settings);
