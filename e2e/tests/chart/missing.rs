@@ -119,7 +119,8 @@ fn fixed(
     depth: usize,
     found: &mut Vec<Missing>,
 ) -> Result<()> {
-    let (Some(values), Some(fields)) = (values.as_object(), schema["properties"].as_object()) else {
+    let (Some(values), Some(fields)) = (values.as_object(), schema["properties"].as_object())
+    else {
         return Ok(());
     };
     for (name, value) in values {
@@ -145,7 +146,12 @@ fn free(values: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
         let dot = if path.is_empty() { "" } else { "." };
         let path = format!("{path}{dot}{}", name.replace('.', "\\."));
         match fields {
-            Some(fields) => free(value, fields.get(name).unwrap_or(&Value::Null), &path, found),
+            Some(fields) => free(
+                value,
+                fields.get(name).unwrap_or(&Value::Null),
+                &path,
+                found,
+            ),
             None if value.is_object() => free(value, &Value::Null, &path, found),
             None => found.push(path),
         }

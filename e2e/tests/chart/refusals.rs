@@ -360,9 +360,7 @@ pub(crate) fn images_need_no_registry_where_nodes_pull_none_of_that_name(
         (POOL, format!("{pool},image.pullPolicy=Never")),
         (
             POOL,
-            format!(
-                "{pool},inferenceExtension.image.{DIGEST},worker.sim.image.{DIGEST}"
-            ),
+            format!("{pool},inferenceExtension.image.{DIGEST},worker.sim.image.{DIGEST}"),
         ),
     ] {
         helm.template(chart, &["--set", &set])?;

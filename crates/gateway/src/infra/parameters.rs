@@ -211,7 +211,10 @@ fn check(raw: RawParameters) -> Result<Parameters, String> {
         ));
     }
     let lengths = [
-        ("imagePullSecrets", image_pull_secrets.as_ref().map(Vec::len)),
+        (
+            "imagePullSecrets",
+            image_pull_secrets.as_ref().map(Vec::len),
+        ),
         ("nodeSelector", node_selector.as_ref().map(Labels::len)),
         ("tolerations", tolerations.as_ref().map(Vec::len)),
     ];

@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn a_number_needs_no_quotes_and_what_is_no_amount_is_named() {
-        let read = |text: &str| foreign_text::read::<Resources>(text, foreign_text::Limits::of_text(1024));
+        let read =
+            |text: &str| foreign_text::read::<Resources>(text, foreign_text::Limits::of_text(1024));
         let found = read("requests: {cpu: 2, memory: 64Mi}\nlimits: {cpu: 2.5}").unwrap();
         let json = serde_json::to_value(found).unwrap();
         let wanted = serde_json::json!({
