@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::model::PortModel;
 
+use super::extproc::Picker;
 use super::names::{FAILOVER, PICK, SERVED, SUBSET};
 use super::proto::{
     address, ads, any, boolean, cidr, core, duration, early_header_mutation, extension, hcm,
     listener, mutation_rules,
 };
-use super::extproc::Picker;
 use super::{Options, errors, extproc, filters};
 
 use hcm::http_connection_manager::{
