@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -11,13 +11,14 @@ use std::{
 use axum::{
     Json, Router,
     extract::State,
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::map_response,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use jiff::Timestamp;
 use process::Shutdown;
+use processor_api::DP_RANK_HEADER;
 use serde::Serialize;
 use tokio::{
     net::TcpListener,
@@ -29,7 +30,7 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::{
     admin::{self, Admin},
-    api::{self, Input},
+    api::{self, ApiError, Input},
     args::Settings,
     engine::{Content, Dice, Engine, Latency},
     kv_events::{self, BindError, KvEvents, Sockets},
@@ -81,6 +82,10 @@ pub(crate) struct App {
     draining: CancellationToken,
     /// Answers made.
     answers: AtomicU64,
+    /// All ranks of the server, in order, where its ports take requests for all of them.
+    ranks: OnceLock<Vec<Weak<App>>>,
+    /// Requests that named no rank.
+    unranked: AtomicU64,
 }
 
 /// Serves until the drain is over: after `shutdown.drain` nothing new is accepted and what was begun may
@@ -93,9 +98,17 @@ pub async fn serve(
     settings: Settings,
     shutdown: Shutdown,
 ) -> Result<(), ServeError> {
-    let port = listener.local_addr().map_err(ServeError::Listener)?.port();
-    let drain_timeout = settings.drain_timeout;
     let server = Server::new(settings, shutdown.drain.clone());
+    serve_at(listener, server, shutdown).await
+}
+
+pub(crate) async fn serve_at(
+    listener: TcpListener,
+    server: Server,
+    shutdown: Shutdown,
+) -> Result<(), ServeError> {
+    let port = listener.local_addr().map_err(ServeError::Listener)?.port();
+    let drain_timeout = server.app.settings.drain_timeout;
     let stop = CancellationToken::new();
     let mut engine = JoinSet::new();
     if let Some(kv_events) = &server.app.kv_events {
@@ -145,6 +158,8 @@ impl Server {
             draining,
             kv_events,
             answers: AtomicU64::new(0),
+            ranks: OnceLock::new(),
+            unranked: AtomicU64::new(0),
             settings,
         };
         if let Some(kv_events) = &app.kv_events {
@@ -156,6 +171,22 @@ impl Server {
     /// The engine: nothing is answered unless somebody runs it ([`Engine::run`]).
     pub fn engine(&self) -> Engine {
         self.app.engine.clone()
+    }
+
+    pub(crate) fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    /// Whether it is a rank of the same server, which has shared ports.
+    pub(crate) fn is_rank_beside(&self, other: &Self) -> bool {
+        let (one, other) = (&self.app.settings, &other.app.settings);
+        one.has_shared_ports && one.address.ip() == other.address.ip()
+    }
+
+    /// Its port takes requests for these ranks, itself among them; for none: for itself.
+    pub(crate) fn share_port(&self, ranks: Vec<Weak<App>>) {
+        // once for each server
+        let _shared_before = self.app.ranks.set(ranks);
     }
 
     /// All routes; every response names the pod and `port`.
@@ -200,6 +231,32 @@ impl App {
     /// Requests may be sent here.
     pub(crate) fn is_ready(&self) -> bool {
         self.started_up() && !self.draining.is_cancelled() && self.admin.knobs().ready
+    }
+
+    /// The rank that runs a request: the one that its headers name, else each in turn. As in vLLM, what is no number is
+    /// ignored.
+    ///
+    /// # Errors
+    /// [`ApiError`] when there is no such rank behind the port.
+    pub(crate) fn rank_for(self: &Arc<Self>, headers: &HeaderMap) -> Result<Arc<Self>, ApiError> {
+        let ranks = self.ranks.get().map(Vec::as_slice).unwrap_or_default();
+        let count = ranks.len().max(1);
+        let named = headers.get(DP_RANK_HEADER);
+        let named: Option<i64> = named.and_then(|it| it.to_str().ok()?.parse().ok());
+        let place = if let Some(rank) = named {
+            usize::try_from(rank).ok()
+        } else {
+            let turn = self.unranked.fetch_add(1, Ordering::Relaxed);
+            usize::try_from(turn % count as u64).ok()
+        };
+        let Some(place) = place.filter(|place| *place < count) else {
+            return Err(ApiError::InvalidField {
+                field: DP_RANK_HEADER,
+                message: format!("{} is out of range [0, {count})", named.unwrap_or(-1)),
+            });
+        };
+        let rank = ranks.get(place).and_then(Weak::upgrade);
+        Ok(rank.unwrap_or_else(|| Arc::clone(self)))
     }
 
     /// Differs from answer to answer and from pod to pod; the same row for the same seed.

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use jiff::Timestamp;
-use processor_api::DP_RANK_HEADER;
 use xxhash_rust::xxh64::xxh64;
 
 use super::{
@@ -21,7 +20,12 @@ use super::{
     source::{CHECKSUM, SOURCE},
     stream::events,
 };
-use crate::{args::Mode, engine::Work, server::App, text::Output};
+use crate::{
+    args::Mode,
+    engine::{Engine, Work},
+    server::App,
+    text::Output,
+};
 
 /// `POST /v1/chat/completions`
 pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -62,17 +66,17 @@ async fn generate(
     request: Request,
 ) -> Result<Response, ApiError> {
     let takes_ids = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
-    let rank = check_rank(request.headers());
+    let rank = app.rank_for(request.headers());
     let headers = takes_ids.then(|| request.headers().clone());
     let (number, body) = receive(app, request).await?;
-    rank?;
+    let engine = &rank?.engine;
     let limits = Limits {
         models: &app.models,
         max_model_len: app.settings.max_model_len,
     };
     let Some(headers) = headers else {
         let request = Generation::parse(endpoint, &body, &limits)?;
-        return compute(app, endpoint, number, body, request).await;
+        return compute(app, engine, endpoint, number, body, request).await;
     };
     let given = app.tokens.find(endpoint, &headers, &body).await;
     let request = Generation::parse_with(endpoint, &body, &limits, given.ids.as_deref())?;
@@ -80,30 +84,17 @@ async fn generate(
     let value = HeaderValue::try_from(&checksum);
     app.admin
         .record_tokens(number, given.source, given.reason, checksum);
-    let mut response = compute(app, endpoint, number, body, request).await?;
+    let mut response = compute(app, engine, endpoint, number, body, request).await?;
     let headers = response.headers_mut();
     headers.insert(SOURCE, HeaderValue::from_static(given.source));
     headers.extend(value.ok().map(|value| (CHECKSUM, value)));
     Ok(response)
 }
 
-/// A rank that is asked for by header must be one that this port has: as in vLLM, what is no number is ignored, and each
-/// rank has a port of its own here.
-fn check_rank(headers: &HeaderMap) -> Result<(), ApiError> {
-    let rank = headers.get(DP_RANK_HEADER);
-    let rank: Option<i64> = rank.and_then(|it| it.to_str().ok()?.parse().ok());
-    match rank {
-        Some(rank) if rank != 0 => Err(ApiError::InvalidField {
-            field: DP_RANK_HEADER,
-            message: format!("{rank} is out of range [0, 1): each rank has a port of its own"),
-        }),
-        _ => Ok(()),
-    }
-}
-
 /// Computes and answers a valid request, whose body is used up.
 pub(super) async fn compute(
     app: &Arc<App>,
+    engine: &Engine,
     endpoint: Endpoint,
     number: u64,
     body: Bytes,
@@ -145,7 +136,7 @@ pub(super) async fn compute(
         output,
     };
     drop(request);
-    let mut sequence = app.engine.submit(work)?;
+    let mut sequence = engine.submit(work)?;
     if answer.include_usage.is_none() {
         let progress = sequence.finished().await?;
         answer.cached_tokens = progress.cached_tokens;

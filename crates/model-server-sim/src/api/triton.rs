@@ -94,7 +94,15 @@ async fn respond(
             max_model_len: app.settings.max_model_len,
         };
         let (request, shape) = Generation::parse_triton(call, &body, &limits)?;
-        compute(&app, Endpoint::Triton(shape), number, body, request).await
+        compute(
+            &app,
+            &app.engine,
+            Endpoint::Triton(shape),
+            number,
+            body,
+            request,
+        )
+        .await
     };
     answer.await.unwrap_or_else(ApiError::into_triton_response)
 }

@@ -129,6 +129,7 @@ mod tests {
             rank,
             ranks: 4,
             first_rank,
+            has_shared_ports: false,
         }
     }
 

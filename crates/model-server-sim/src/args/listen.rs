@@ -29,6 +29,11 @@ pub(super) struct ListenArgs {
         value_parser = clap::value_parser!(u16).range(1..=8))]
     data_parallel_size: u16,
 
+    /// Each port takes requests for all ranks of its server, as that of vLLM's own balancer: the header x-data-parallel-rank names
+    /// the rank, and without it they take turns
+    #[arg(long, env = "DATA_PARALLEL_SHARED_PORTS")]
+    data_parallel_shared_ports: bool,
+
     /// Number that the first of those ranks has among the ranks of all nodes of an engine: ports of KV-cache events and the
     /// ranks in their batches count up from it
     #[arg(
@@ -63,6 +68,8 @@ pub(super) struct Place {
     pub(super) ranks: u16,
     /// What the first of them is among those of all nodes.
     pub(super) first_rank: u16,
+    /// Each port takes requests for all ranks.
+    pub(super) has_shared_ports: bool,
 }
 
 // === impl ListenArgs ===
@@ -78,6 +85,7 @@ impl ListenArgs {
             port,
             data_parallel_size: ranks,
             data_parallel_start_rank: first_rank,
+            data_parallel_shared_ports: has_shared_ports,
             count,
             bind_base,
         } = *self;
@@ -108,6 +116,7 @@ impl ListenArgs {
                     rank,
                     ranks,
                     first_rank,
+                    has_shared_ports,
                 });
             }
         }

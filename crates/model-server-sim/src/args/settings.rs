@@ -40,6 +40,8 @@ pub struct Settings {
     pub address: SocketAddr,
     /// Number of the data-parallel rank, from 0.
     pub rank: u16,
+    /// Its port takes requests for all ranks of its server.
+    pub has_shared_ports: bool,
     /// Name of the model.
     pub model: String,
     /// Names that requests may use; never empty.
@@ -144,6 +146,7 @@ impl Args {
         let settings = Settings {
             address: first.address,
             rank: first.rank,
+            has_shared_ports: first.has_shared_ports,
             model,
             served_models,
             max_model_len: check_model_len(max_model_len, block_size, kv_cache_size)?,

@@ -1,9 +1,9 @@
 //! Several servers in one process.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
-use model_server_sim::{Args, serve_all};
+use model_server_sim::{Args, Settings, serve_all};
 use process::Shutdown;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -15,9 +15,8 @@ use tokio::{
 /// Far above what loopback needs, far below a hanging CI.
 const LIMIT: Duration = Duration::from_secs(20);
 
-#[tokio::test]
-async fn each_rank_of_each_server_answers_for_itself() {
-    let flags = "sim --model m --pod-name p --count 2 --port 0 --data-parallel-size 2";
+/// All servers, listening.
+async fn bound(flags: &str) -> (Vec<(TcpListener, Settings)>, Vec<SocketAddr>) {
     let settings = Args::try_parse_from(flags.split(' '))
         .expect("valid flags")
         .settings()
@@ -28,6 +27,13 @@ async fn each_rank_of_each_server_answers_for_itself() {
         addresses.push(listener.local_addr().expect("an address"));
         servers.push((listener, settings));
     }
+    (servers, addresses)
+}
+
+#[tokio::test]
+async fn each_rank_of_each_server_answers_for_itself() {
+    let flags = "sim --model m --pod-name p --count 2 --port 0 --data-parallel-size 2";
+    let (servers, addresses) = bound(flags).await;
     let hosts: Vec<_> = addresses.iter().map(|at| at.ip().to_string()).collect();
     assert_eq!(hosts, ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"]);
     let shutdown = Shutdown::manual();
@@ -63,4 +69,48 @@ async fn each_rank_of_each_server_answers_for_itself() {
         .expect("one")
         .expect("no panic")
         .expect("an orderly end");
+}
+
+/// A prompt of two blocks, to a rank if one is named; the status, and what the reply says of cached tokens.
+async fn prompt(address: SocketAddr, rank: &str) -> (String, Option<u64>) {
+    let body = r#"{"model":"m","prompt":[1,2,3,4,5,6,7,8,9],"max_tokens":1}"#;
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n{rank}content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut reply = String::new();
+    let reading = stream.read_to_string(&mut reply);
+    timeout(LIMIT, reading)
+        .await
+        .expect("in time")
+        .expect("read");
+    let (head, body) = reply.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).expect("a status").to_owned();
+    let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    let cached = &body["usage"]["prompt_tokens_details"]["cached_tokens"];
+    (status, cached.as_u64())
+}
+
+#[tokio::test]
+async fn ranks_behind_one_port_have_caches_of_their_own_and_are_named_by_a_header() {
+    let flags = "sim --model m --pod-name p --port 0 --bind 127.0.0.1 --block-size 4 --data-parallel-size 2";
+    for (more, second) in [("--data-parallel-shared-ports", "200"), ("", "400")] {
+        let (servers, addresses) = bound(format!("{flags} {more}").trim_end()).await;
+        let shutdown = Shutdown::manual();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve_all(servers, shutdown));
+        let port = addresses[0];
+        let (first, other) = ("x-data-parallel-rank: 0\r\n", "x-data-parallel-rank: 1\r\n");
+        assert_eq!(prompt(port, first).await, ("200".to_owned(), Some(0)));
+        assert_eq!(prompt(port, first).await, ("200".to_owned(), Some(8)));
+        let cached = (second == "200").then_some(0);
+        assert_eq!(prompt(port, other).await, (second.to_owned(), cached));
+        let beyond = prompt(port, "x-data-parallel-rank: 2\r\n").await;
+        assert_eq!(beyond, ("400".to_owned(), None));
+        // what is no number is ignored
+        let odd = prompt(port, "x-data-parallel-rank: first\r\n").await;
+        assert_eq!(odd, ("200".to_owned(), Some(8)));
+    }
 }
