@@ -14,6 +14,9 @@ use mci_model::{
 };
 use process::Span;
 
+mod before;
+
+pub(crate) use self::before::BeforeArgs;
 use crate::output::Format;
 
 /// Where the charts have the controller.
@@ -26,13 +29,16 @@ pub(crate) const CLUSTERSET: &str = "default";
 /// The home cluster is the one that the ClusterSet controller runs in: that of the current context, or of --home-context.
 /// The members are those that home has Secrets of; each is looked at through the context that has its name, or else leads to
 /// its API server. No other context of the kubeconfig is touched. Commands for one cluster use the current context, or
-/// --context.
+/// --context. --context, --home-context, --home-namespace and --clusterset may stand before the command, too.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kubectl-mci", bin_name = "kubectl mci", version)]
 pub struct Args {
     /// The kubeconfig [default: the files in KUBECONFIG, else ~/.kube/config]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) before: BeforeArgs,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -152,6 +158,14 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "MODE", value_parser = clap::builder::PossibleValuesParser::new(["EndpointMode", "ParentMode"]).map(|mode| mode_of(&mode)))]
     pub(crate) mode: Option<RoutingMode>,
 
+    /// With --wait: contexts of the clusters to look at for whether they can use it; MEMBER=CONTEXT where a member has another
+    /// name [default: home's members]
+    #[arg(long, value_name = "[MEMBER=]CONTEXT,…", value_delimiter = ',')]
+    pub(crate) contexts: Vec<NamedContext>,
+
+    #[command(flatten)]
+    pub(crate) home: HomeArgs,
+
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
 }
@@ -263,6 +277,10 @@ pub(crate) struct FleetArgs {
     #[arg(long, value_name = "[MEMBER=]CONTEXT,…", value_delimiter = ',')]
     pub(crate) contexts: Vec<NamedContext>,
 
+    /// The same as --home-context, as kubectl has it: the context in place of the current one
+    #[arg(long, value_name = "CONTEXT", conflicts_with = "home_context")]
+    pub(crate) context: Option<String>,
+
     #[command(flatten)]
     pub(crate) home: HomeArgs,
 
@@ -271,10 +289,20 @@ pub(crate) struct FleetArgs {
     pub(crate) output: Format,
 }
 
+// === impl FleetArgs ===
+
+impl FleetArgs {
+    /// Context that leads to home, where one was named.
+    pub(crate) fn home_context(&self) -> Option<&str> {
+        let named = self.home.home_context.as_ref();
+        named.or(self.context.as_ref()).map(String::as_str)
+    }
+}
+
 /// Whether to wait for the controller.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct WaitArgs {
-    /// Wait until the controller has done it in every cluster
+    /// Wait until the controller has done it in every cluster, and until those that are looked at can use an export
     #[arg(long)]
     pub(crate) wait: bool,
 

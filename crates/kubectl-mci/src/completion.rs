@@ -117,7 +117,7 @@ mod tests {
     #[case("status -o ", &["text", "json", "yaml"])]
     #[case("export llama --mode ", &["EndpointMode", "ParentMode"])]
     #[case("status --contexts ", &["east", "west"])]
-    #[case("export llama --wait --", &["--kubeconfig", "--namespace", "--context", "--mode", "--wait", "--timeout", "--help"])]
+    #[case("export llama --wait --", &["--kubeconfig", "--namespace", "--context", "--mode", "--contexts", "--home-context", "--home-namespace", "--clusterset", "--wait", "--timeout", "--help"])]
     fn words_are_completed_by_what_may_follow(#[case] line: &str, #[case] expected: &[&str]) {
         let words: Vec<String> = line.split(' ').map(ToOwned::to_owned).collect();
         let contexts = ["east".to_owned(), "west".to_owned()];

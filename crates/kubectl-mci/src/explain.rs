@@ -3,16 +3,18 @@
 use std::io::Write;
 
 use anyhow::bail;
+use kube::ResourceExt;
 use mci_model::explain::{Explanation, render};
+use serde::Serialize;
 
 use crate::{
-    args::{ExplainArgs, HomeArgs},
+    args::ExplainArgs,
     cluster::Cluster,
     contexts::Contexts,
     controller::{self, PageError},
     fleet::Fleet,
-    output::{Paint, plain},
-    status,
+    output::{Paint, plain, table},
+    status::{self, ClusterRow, GatewayView},
 };
 
 pub(crate) async fn explain(
@@ -25,20 +27,25 @@ pub(crate) async fn explain(
         namespace,
         fleet: fleet_args,
     } = args;
-    let HomeArgs {
-        home_context,
-        home_namespace,
-        ..
-    } = &fleet_args.home;
-    let home_context = contexts.choose(home_context.as_deref(), "--home-context")?;
+    let home_namespace = &fleet_args.home.home_namespace;
+    let home_context = contexts.choose(fleet_args.home_context(), "--home-context")?;
     let (namespace, name) = pool.of(namespace.as_deref(), contexts.namespace(&home_context));
     let home = Cluster::connect(contexts, &home_context, &home_context).await?;
     let path = format!("/debug/explain/{namespace}/{name}");
     let problem = match controller::page(&home, home_namespace, &path).await {
         Ok(page) => match serde_json::from_str::<Explanation>(&page) {
             Ok(explanation) => {
+                let (gateways, not_seen) = match Fleet::of(&fleet_args, contexts).await {
+                    Ok(fleet) => gateways(&fleet, &namespace, &name).await,
+                    Err(error) => (Vec::new(), vec![format!("{error:#}")]),
+                };
+                let explained = Explained {
+                    explanation,
+                    gateways,
+                    not_seen,
+                };
                 let format = fleet_args.output;
-                let text = format.render(&explanation, || readable(&explanation))?;
+                let text = format.render(&explained, || readable(&explained))?;
                 return Ok(out.write_all(text.as_bytes())?);
             }
             Err(error) => {
@@ -56,7 +63,8 @@ pub(crate) async fn explain(
     fleet.note_unseen_secrets();
     let mut seen = status::judge(&status::gather(&fleet.looks, Some(&namespace)).await);
     seen.pools.retain(|one| one.name == name);
-    if seen.pools.is_empty() && seen.clusters.iter().all(|one| one.problem.is_none()) {
+    let mut problems = seen.clusters.iter().flat_map(ClusterRow::problems);
+    if seen.pools.is_empty() && problems.next().is_none() {
         bail!("{namespace}/{name}: no cluster exports it or has an import of it");
     }
     let format = fleet_args.output;
@@ -64,9 +72,114 @@ pub(crate) async fn explain(
     Ok(out.write_all(text.as_bytes())?)
 }
 
-/// The controller's tables, line by line without what would move a cursor.
-fn readable(explanation: &Explanation) -> String {
-    let text = render(explanation);
+/// What the controller says, and what gateways say, of which it knows nothing.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Explained {
+    #[serde(flatten)]
+    explanation: Explanation,
+    gateways: Vec<GatewayView>,
+    /// Why gateways of some cluster were not seen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_seen: Vec<String>,
+}
+
+/// What the gateways of each cluster say of its import, and why those of some cluster were not seen.
+async fn gateways(fleet: &Fleet, namespace: &str, name: &str) -> (Vec<GatewayView>, Vec<String>) {
+    let mut found = Vec::new();
+    let mut not_seen = Vec::new();
+    for seen in status::gather(&fleet.looks, Some(namespace)).await {
+        let imports = match &seen.facts {
+            Ok(facts) => facts.imports.as_ref().map_err(|error| &error.problem),
+            Err(problem) => Err(problem),
+        };
+        match imports {
+            Ok(imports) => {
+                let import = imports.iter().find(|import| import.name_any() == name);
+                found.extend(import.map(|import| status::gateways(&seen.cluster, import)));
+            }
+            Err(problem) => not_seen.push(problem.clone()),
+        }
+    }
+    (found.concat(), not_seen)
+}
+
+/// The controller's tables and that of gateways, line by line without what would move a cursor.
+fn readable(explained: &Explained) -> String {
+    let Explained {
+        explanation,
+        gateways,
+        not_seen,
+    } = explained;
+    let mut text = render(explanation);
+    let rows = gateways.iter().map(|view| {
+        vec![
+            view.cluster.clone(),
+            view.gateway.clone(),
+            view.programmed.clone().unwrap_or_else(|| "-".to_owned()),
+            view.reason.clone(),
+            view.message.clone(),
+        ]
+    });
+    let head = ["CLUSTER", "GATEWAY", "PROGRAMMED", "REASON", "MESSAGE"];
+    text.push_str("GATEWAYS\n");
+    if gateways.is_empty() {
+        text.push_str("  none\n");
+    } else {
+        for line in table(&head, &rows.collect::<Vec<_>>()).lines() {
+            text.push_str("  ");
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    for problem in not_seen {
+        text.push_str("  not seen: ");
+        text.push_str(problem);
+        text.push('\n');
+    }
     let lines = text.lines().map(plain);
     lines.fold(String::new(), |all, line| all + &line + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_gateway_says_stands_beside_what_the_controller_says() {
+        let explained = Explained {
+            explanation: Explanation {
+                key: "llm/llama".to_owned(),
+                exporters: Vec::new(),
+                importers: Vec::new(),
+                trace: Vec::new(),
+            },
+            gateways: vec![GatewayView {
+                cluster: "west".to_owned(),
+                gateway: "llm/inference".to_owned(),
+                programmed: Some("False".to_owned()),
+                reason: "NoUsableCluster".to_owned(),
+                message: "east ParentModeUnsupported".to_owned(),
+            }],
+            not_seen: vec!["north: no answer".to_owned()],
+        };
+        let text = readable(&explained);
+        let lines: Vec<&str> = text.lines().rev().take(3).collect();
+        assert_eq!(lines[0], "  not seen: north: no answer");
+        let words: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(
+            words,
+            [
+                "west",
+                "llm/inference",
+                "False",
+                "NoUsableCluster",
+                "east",
+                "ParentModeUnsupported"
+            ]
+        );
+        let json = serde_json::to_value(&explained).expect("JSON");
+        assert_eq!(json["key"], "llm/llama");
+        assert_eq!(json["gateways"][0]["reason"], "NoUsableCluster");
+    }
 }

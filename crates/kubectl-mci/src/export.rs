@@ -1,6 +1,7 @@
 //! `kubectl mci export` and `unexport`: a pool's annotations, and the wait for what the controller makes of them.
 
 mod progress;
+mod reach;
 
 use std::{io::Write, time::Duration};
 
@@ -18,12 +19,15 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub(crate) use self::progress::exported_condition;
-use self::progress::{Change, Progress, exported, withdrawn};
+use self::{
+    progress::{Change, Progress, exported, usable, withdrawn},
+    reach::{Others, Reach},
+};
 use crate::{
-    args::{ExportArgs, PoolArgs, UnexportArgs, WaitArgs},
+    args::{ExportArgs, FleetArgs, PoolArgs, UnexportArgs, WaitArgs},
     cluster::{Cluster, FIELD_MANAGER},
     contexts::Contexts,
-    output::plain,
+    output::{Format, plain},
 };
 
 /// Between two looks at a pool.
@@ -43,7 +47,13 @@ pub(crate) async fn export(
     contexts: &Contexts,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let ExportArgs { pool, mode, wait } = args;
+    let ExportArgs {
+        pool,
+        mode,
+        contexts: named,
+        home,
+        wait,
+    } = args;
     let place = Place::of(&pool, contexts).await?;
     let mut annotations = json!({EXPORT: EXPORT_CLUSTER_SET});
     if let Some(mode) = mode {
@@ -51,9 +61,40 @@ pub(crate) async fn export(
     }
     let change = place.annotate(annotations).await?;
     writeln!(out, "{place}: exported to the ClusterSet")?;
-    place
-        .wait(&wait, out, |pool, since| exported(pool, &change, since))
-        .await
+    if change.mode() == Some(RoutingMode::ParentMode) {
+        eprintln!(
+            "note: gateways of Isthmus send nothing to a pool in ParentMode yet: requests to what leads to it alone are answered 503; they use --mode EndpointMode"
+        );
+    }
+    if !wait.wait {
+        return Ok(());
+    }
+    let fleet = FleetArgs {
+        contexts: named,
+        context: None,
+        home,
+        output: Format::Text,
+    };
+    let others = Others::of(&place.cluster, &fleet, contexts).await;
+    let look = async |pool: &InferencePool, since| {
+        let is_there = exported_condition(pool).is_some_and(|one| one.status == "True");
+        let reach = if is_there {
+            others.look(&place.namespace, &place.pool).await
+        } else {
+            None
+        };
+        let reach = reach.as_ref();
+        match exported(pool, &change, reach, since) {
+            Progress::Done(text) => usable(text, reach),
+            waiting => waiting,
+        }
+    };
+    place.wait(&wait, out, look).await?;
+    if let Err(problem) = &others.looks {
+        let problem = plain(problem);
+        eprintln!("note: whether other clusters can use it was not looked at: {problem}");
+    }
+    Ok(())
 }
 
 pub(crate) async fn unexport(
@@ -69,7 +110,9 @@ pub(crate) async fn unexport(
         out,
         "{place}: not exported any more; routes of other clusters that name nothing else answer 500"
     )?;
-    place.wait(&wait, out, |pool, _| withdrawn(pool)).await
+    place
+        .wait(&wait, out, async |pool: &InferencePool, _| withdrawn(pool))
+        .await
 }
 
 // === impl Place ===
@@ -138,7 +181,7 @@ impl Place {
         &self,
         wait: &WaitArgs,
         out: &mut impl Write,
-        progress: impl Fn(&InferencePool, Duration) -> Progress,
+        progress: impl AsyncFn(&InferencePool, Duration) -> Progress,
     ) -> anyhow::Result<()> {
         let WaitArgs { wait, timeout } = wait;
         if !wait {
@@ -150,14 +193,16 @@ impl Place {
             // a look that fails, or is not answered, is not the end
             let look = timeout_at(end.max(Instant::now() + LOOK_EVERY), self.read());
             let seen = match look.await {
-                Ok(Ok(Some(pool))) => progress(&pool, start.elapsed()),
+                Ok(Ok(Some(pool))) => progress(&pool, start.elapsed()).await,
                 Ok(Ok(None)) => Progress::Refused("the pool was deleted".to_owned()),
                 Ok(Err(error)) => Progress::Waiting(format!("{error:#}")),
                 Err(_) => Progress::Waiting("its API server does not answer".to_owned()),
             };
             match seen {
                 Progress::Done(text) => {
-                    writeln!(out, "{self}: {}", plain(&text))?;
+                    for line in text.lines() {
+                        writeln!(out, "{self}: {}", plain(line))?;
+                    }
                     return Ok(());
                 }
                 Progress::Refused(text) => bail!("{self}: {text}"),

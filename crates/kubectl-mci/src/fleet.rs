@@ -39,11 +39,11 @@ pub(crate) struct Fleet {
 impl Fleet {
     pub(crate) async fn of(args: &FleetArgs, contexts: &Contexts) -> anyhow::Result<Self> {
         let HomeArgs {
-            home_context,
             home_namespace,
             clusterset,
+            ..
         } = &args.home;
-        let home_context = contexts.choose(home_context.as_deref(), "--home-context")?;
+        let home_context = contexts.choose(args.home_context(), "--home-context")?;
         for named in &args.contexts {
             contexts.choose(Some(&named.context), "--contexts")?;
         }
@@ -76,6 +76,11 @@ impl Fleet {
             members,
             looks,
         })
+    }
+
+    /// The name of the member that a context leads to, else the context's own.
+    pub(crate) fn name_of(&self, context: &str, contexts: &Contexts) -> String {
+        member_behind(context, &self.members, contexts)
     }
 
     /// Says on stderr that the members are those that the controller has met, where their Secrets are not seen: not

@@ -152,7 +152,9 @@ pub(crate) async fn join(
             access.server
         )?;
     }
-    after(&member, &name, &issued, token_lifetime.0.as_secs(), out).await
+    after(&member, &name, &issued, token_lifetime.0.as_secs(), out).await?;
+    writeln!(out, "Next: kubectl mci check {}", place.flags())?;
+    Ok(())
 }
 
 /// The member's Secret that is there. One of this name that is no member's is somebody else's.
@@ -270,7 +272,6 @@ async fn after(
             "note: {name} has no CRD {IMPORT_CRD}: it can export, and imports nothing until the chart isthmus-crds (or config/crd) is installed there"
         )?;
     }
-    writeln!(out, "Next: kubectl mci check")?;
     Ok(())
 }
 

@@ -76,14 +76,29 @@ impl Paint {
     }
 }
 
-/// A table with columns as wide as they need, three spaces apart as kubectl has them; the last one is not padded. Cells may
-/// hold what a cluster says.
+/// Characters of a cell. A name may have 253, and one tenant's must not make the rows of all others wider than a terminal;
+/// `-o json` has it whole.
+const MAX_CELL: usize = 48;
+/// Of these, the last ones: names of one tenant mostly begin alike.
+const CELL_END: usize = 16;
+
+/// A table with columns as wide as they need, three spaces apart as kubectl has them; the last one is not padded, and is the
+/// only one of which long cells are not cut. Cells may hold what a cluster says.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let columns = head.len();
-    let head = head.iter().map(|cell| plain(cell)).collect();
-    let rows = rows
-        .iter()
-        .map(|row| row.iter().map(|cell| plain(cell)).collect());
+    let shown = |(column, cell): (usize, &str)| {
+        let cell = plain(cell);
+        if column + 1 == columns {
+            cell
+        } else {
+            cut(cell)
+        }
+    };
+    let head = head.iter().copied().enumerate().map(shown).collect();
+    let rows = rows.iter().map(|row| {
+        let cells = row.iter().map(String::as_str).enumerate();
+        cells.map(shown).collect()
+    });
     let lines: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
     let width_of = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
@@ -100,6 +115,17 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         let _ = writeln!(text, "{}", row.trim_end());
     }
     text
+}
+
+/// A long text without its middle.
+fn cut(text: String) -> String {
+    let length = text.chars().count();
+    if length <= MAX_CELL {
+        return text;
+    }
+    let begin = text.chars().take(MAX_CELL - CELL_END - 1);
+    let end = text.chars().skip(length - CELL_END);
+    begin.chain(std::iter::once('…')).chain(end).collect()
 }
 
 /// A text that may come from a cluster, without what would move the cursor of a terminal.
@@ -127,6 +153,24 @@ mod tests {
         ];
         let text = table(&["POOL", "EAST"], &rows);
         assert_eq!(text, "POOL        EAST\nllm/llama   ä\nx\n");
+    }
+
+    #[test]
+    fn a_long_name_is_cut_and_its_end_stays() {
+        let name = format!("llm/{}-blue", "a".repeat(253));
+        let rows = [
+            vec![name, "exports".to_owned()],
+            vec!["llm/llama".to_owned(), "x".repeat(300)],
+        ];
+        let text = table(&["POOL", "EAST"], &rows);
+        let lines: Vec<&str> = text.lines().collect();
+        let first: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(first[0].chars().count(), MAX_CELL);
+        assert!(first[0].starts_with("llm/aaa") && first[0].ends_with("-blue"));
+        assert!(
+            lines[2].ends_with(&"x".repeat(300)),
+            "the last column is whole"
+        );
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::{
     route, status,
 };
 
+/// As `process` ends with a command line that does not parse.
+const WRONG_FLAG: u8 = 64;
+
 /// Parses the command line and runs the command. 0: done, or nothing is wrong; 1: it failed, or something is wrong; 2: some
 /// of it could not be looked at; 64: a wrong flag or value.
 pub fn main() -> ExitCode {
@@ -49,8 +52,13 @@ pub fn main() -> ExitCode {
 async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let Args {
         kubeconfig,
-        command,
+        before,
+        mut command,
     } = args;
+    if let Err(problem) = before.give_to(&mut command) {
+        eprintln!("error: {}", plain(&problem));
+        return Ok(ExitCode::from(WRONG_FLAG));
+    }
     match &command {
         Command::Completion(args) => {
             completion::print(&args.shell, out)?;

@@ -1,5 +1,6 @@
 //! `kubectl mci status`: pools × clusters, with the reason of each hole.
 
+mod gateways;
 mod gather;
 mod judge;
 mod text;
@@ -9,6 +10,7 @@ use std::{collections::BTreeSet, io::Write};
 use crd::{InferencePoolImport, inference_pool::InferencePool};
 use serde::Serialize;
 
+pub(crate) use self::gateways::{GatewayView, gateways};
 pub(crate) use self::gather::gather;
 pub(crate) use self::judge::judge;
 pub(crate) use self::text::render;
@@ -24,14 +26,21 @@ pub(crate) struct Seen {
 }
 
 /// What a cluster has.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// None: they could not be listed.
     pub(crate) namespaces: Option<BTreeSet<String>>,
-    /// None: it has no such CRD.
-    pub(crate) pools: Option<Vec<InferencePool>>,
-    /// None: it has no such CRD.
-    pub(crate) imports: Option<Vec<InferencePoolImport>>,
+    pub(crate) pools: Result<Vec<InferencePool>, Unlisted>,
+    pub(crate) imports: Result<Vec<InferencePoolImport>, Unlisted>,
+}
+
+/// Why objects of a kind could not be listed. It says nothing of whether there are any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unlisted {
+    /// Whether the API server serves the kind in the version that is read.
+    pub(crate) is_served: bool,
+    /// For a person, with the cluster.
+    pub(crate) problem: String,
 }
 
 /// Pools × clusters.
@@ -50,6 +59,9 @@ pub(crate) struct ClusterRow {
     /// Why it could not be looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
+    /// Why objects of some kind could not be listed, where the others were.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unlisted: Vec<String>,
 }
 
 /// A line of the table: all that clusters have under one namespace and name.
@@ -68,6 +80,9 @@ pub(crate) struct Cell {
     pub(crate) cluster: String,
     /// Whether the cluster could be looked at.
     pub(crate) seen: bool,
+    /// What of it could not be listed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unlisted: Vec<Kind>,
     /// Whether it has an InferencePool of this name.
     pub(crate) has_pool: bool,
     /// Its export; absent where none is asked for.
@@ -79,6 +94,13 @@ pub(crate) struct Cell {
     /// What is missing or not ready there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holes: Vec<Hole>,
+}
+
+/// What is listed of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Kind {
+    InferencePool,
+    InferencePoolImport,
 }
 
 /// What a pool's condition `Exported` says.
@@ -107,8 +129,29 @@ pub(crate) struct Hole {
     /// The exporting cluster that is missing; absent: it is about the cluster's own export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
+    /// `NAMESPACE/NAME` of the Gateway that says it; absent: no Gateway does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gateway: Option<String>,
     pub(crate) reason: String,
     pub(crate) message: String,
+}
+
+// === impl ClusterRow ===
+
+impl ClusterRow {
+    /// Why something of it was not seen.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = &String> {
+        self.problem.iter().chain(&self.unlisted)
+    }
+}
+
+// === impl Cell ===
+
+impl Cell {
+    /// Whether objects of this kind could not be listed, though the cluster was looked at.
+    pub(crate) fn has_unlisted(&self, kind: Kind) -> bool {
+        self.unlisted.contains(&kind)
+    }
 }
 
 pub(crate) async fn status(

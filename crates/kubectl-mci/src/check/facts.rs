@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crd::annotations::MCI_CONTROLLER;
 use jiff::Timestamp;
 
 use crate::{
     controller::View,
+    export::exported_condition,
     member::{Right, Subject},
     membership::Place,
     status::Seen,
@@ -26,15 +28,50 @@ pub(crate) struct Facts {
 // === impl Facts ===
 
 impl Facts {
-    /// The command that makes or renews a membership.
+    /// What makes or renews a membership, as `kubectl mci join` accepts it.
     pub(super) fn join(&self, name: &str) -> String {
+        let member = self.home.members.iter().find(|one| one.name == name);
+        let join = self.join_command(name);
+        match member.and_then(|one| one.held.as_ref()) {
+            Some(held) => format!(
+                "{}, or make it a member by join: {}; then {join}",
+                held.renewal, held.removal
+            ),
+            None => join,
+        }
+    }
+
+    fn join_command(&self, name: &str) -> String {
         let cluster = self.clusters.iter().find(|one| one.name == name);
         let context = cluster.and_then(|one| one.context.as_deref());
         format!(
             "kubectl mci join {name} --context {} {}",
             context.unwrap_or("CONTEXT"),
-            self.home.place().flags()
+            self.home.flags()
         )
+    }
+
+    /// Whether `kubectl mci join` would refuse the name, since another object than its Secret holds it.
+    pub(super) fn is_held(&self, name: &str) -> bool {
+        let mut members = self.home.members.iter();
+        members.any(|one| one.name == name && one.held.is_some())
+    }
+
+    /// Whether a controller writes pools or imports here, and nothing at home is one's: home is probably another cluster, and
+    /// a member made here would be that of a second home.
+    pub(super) fn is_home_elsewhere(&self) -> bool {
+        let home = &self.home;
+        let is_nobodys = matches!(home.controller, Ok(None))
+            && matches!(home.renewed, Ok(None))
+            && home.members.is_empty();
+        let seen = self.seen.iter().filter_map(|one| one.facts.as_ref().ok());
+        is_nobodys
+            && seen.into_iter().any(|facts| {
+                let mut pools = facts.pools.iter().flatten();
+                let mut imports = facts.imports.iter().flatten();
+                pools.any(|pool| exported_condition(pool).is_some())
+                    || imports.any(|import| import.controller(MCI_CONTROLLER).is_some())
+            })
     }
 }
 
@@ -58,12 +95,14 @@ pub(crate) struct HomeFacts {
 // === impl HomeFacts ===
 
 impl HomeFacts {
-    fn place(&self) -> Place<'_> {
-        Place {
+    /// The flags that lead a command there.
+    pub(super) fn flags(&self) -> String {
+        let place = Place {
             context: &self.context,
             namespace: &self.namespace,
             clusterset: &self.clusterset,
-        }
+        };
+        place.flags()
     }
 }
 
@@ -81,7 +120,18 @@ pub(crate) struct Workload {
 pub(crate) struct MemberFacts {
     pub(crate) name: String,
     pub(crate) source: String,
+    /// None: `kubectl mci join` renews it.
+    pub(crate) held: Option<Held>,
     pub(crate) credentials: CredentialFacts,
+}
+
+/// A name that another object than the Secret of `kubectl mci join` holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// How its credentials are renewed where they are.
+    pub(crate) renewal: String,
+    /// How the name is given up there.
+    pub(crate) removal: String,
 }
 
 /// How the controller comes into a member.
@@ -120,6 +170,8 @@ pub(crate) enum Tried {
     /// They are good; with the cluster's uid, if they may see it.
     Works(Option<String>),
     Refused(String),
+    /// The server answers, and its certificate is of another authority than the credentials have, for whoever uses them.
+    Untrusted(String),
     /// Not from here: the controller may reach what we do not.
     Unreached(String),
 }

@@ -16,8 +16,8 @@ use secrecy::ExposeSecret;
 
 use super::{
     facts::{
-        ClusterFacts, CredentialFacts, Facts, HomeFacts, MemberFacts, Read, TokenFacts, Tried,
-        Workload,
+        ClusterFacts, CredentialFacts, Facts, Held, HomeFacts, MemberFacts, Read, TokenFacts,
+        Tried, Workload,
     },
     mode, tokens,
 };
@@ -100,7 +100,7 @@ async fn home(fleet: &Fleet, args: &HomeArgs) -> HomeFacts {
     let (controller, lease, members) = futures::join!(
         workload(home, namespace, controller::CONTROLLER),
         home.get::<Lease>(namespace, &lease),
-        members(&fleet.members),
+        members(&fleet.members, home, namespace),
     );
     let runs = matches!(&controller, Ok(Some(workload)) if workload.available > 0);
     let view = if runs {
@@ -166,10 +166,11 @@ fn unseen(known: &Known) -> Vec<String> {
         .collect()
 }
 
-async fn members(members: &[Definition]) -> Vec<MemberFacts> {
+async fn members(members: &[Definition], home: &Cluster, namespace: &str) -> Vec<MemberFacts> {
     let facts = members.iter().map(async |one| MemberFacts {
         name: one.name.clone(),
         source: one.source.to_string(),
+        held: held(one, &home.context, namespace),
         credentials: match (&one.source, &one.credentials) {
             (Source::Home, _) => CredentialFacts::OfHome,
             (_, None) => CredentialFacts::Elsewhere,
@@ -180,6 +181,27 @@ async fn members(members: &[Definition]) -> Vec<MemberFacts> {
         },
     });
     stream::iter(facts).buffered(AT_ONCE).collect().await
+}
+
+/// Who holds the name of a member; none: the Secret that `kubectl mci join` writes. Pure.
+fn held(member: &Definition, home: &str, namespace: &str) -> Option<Held> {
+    let source = &member.source;
+    let renewal = match source {
+        Source::Secret {
+            namespace: of,
+            name,
+        } if *of == namespace && *name == member.name => return None,
+        Source::Key { .. } | Source::Secret { .. } => {
+            format!("put another kubeconfig into {source} (config/member-kubeconfig.sh makes one)")
+        }
+        Source::Profile { .. } => format!("have its fleet manager renew {source}"),
+        Source::Home => "restart the controller, which has them from its pod".to_owned(),
+        Source::Met(by) => format!("renew {by}"),
+    };
+    Some(Held {
+        renewal,
+        removal: source.removal(home),
+    })
 }
 
 async fn token_facts(credentials: &Credentials, name: &str) -> TokenFacts {
@@ -215,10 +237,19 @@ async fn attempt(config: &kube::Config, name: &str) -> (Tried, Option<Cluster>) 
         }
         // it knows who asks, and rights are looked at elsewhere
         Err(error) if error.is_forbidden() => Tried::Works(None),
-        Err(error) => Tried::Unreached(error.problem()),
+        Err(error) => unanswered(error.problem()),
     };
     let works = matches!(tried, Tried::Works(_));
     (tried, works.then_some(member))
+}
+
+/// A certificate that is refused has come from a server. Pure.
+fn unanswered(problem: String) -> Tried {
+    if problem.starts_with(BAD_CERTIFICATE) {
+        Tried::Untrusted(problem)
+    } else {
+        Tried::Unreached(problem)
+    }
 }
 
 /// Who the API server takes the bearer of the credentials for.
@@ -235,6 +266,9 @@ async fn subject(member: &Cluster) -> Option<Subject> {
     })
 }
 
+/// How rustls begins to say that it refuses a server's certificate.
+const BAD_CERTIFICATE: &str = "invalid peer certificate";
+
 /// Pools by namespace and name.
 type Pickers<T> = BTreeMap<(String, String), T>;
 
@@ -242,7 +276,8 @@ type Pickers<T> = BTreeMap<(String, String), T>;
 mod tests {
     use rstest::rstest;
 
-    use super::tag;
+    use super::*;
+    use crate::known::{mk_secret, of_secret};
 
     #[rstest]
     #[case("isthmus/mci-controller:0.1.0", "0.1.0")]
@@ -252,5 +287,43 @@ mod tests {
     #[case("mci-controller@sha256:00", "")]
     fn the_tag_of_an_image_is_its_version(#[case] image: &str, #[case] version: &str) {
         assert_eq!(tag(image), version);
+    }
+    #[rstest]
+    #[case::another_authority("invalid peer certificate: UnknownIssuer", true)]
+    #[case::no_route("No route to host (os error 113)", false)]
+    fn a_server_whose_certificate_is_refused_has_answered(
+        #[case] problem: &str,
+        #[case] is_untrusted: bool,
+    ) {
+        let tried = unanswered(problem.to_owned());
+        assert_eq!(matches!(tried, Tried::Untrusted(_)), is_untrusted);
+    }
+
+    #[test]
+    fn join_renews_its_own_secret_and_no_other_source() {
+        let secret = of_secret(&mk_secret("east", "https://10.0.0.1"));
+        let Source::Secret { namespace, .. } = &secret.source else {
+            panic!("another source");
+        };
+        assert_eq!(held(&secret, "west", namespace), None);
+        assert!(held(&secret, "west", "another").is_some());
+        let key = Definition {
+            source: Source::Key {
+                namespace: namespace.clone(),
+                secret: "isthmus-members".to_owned(),
+                key: "east.yaml".to_owned(),
+            },
+            ..secret.clone()
+        };
+        let found = held(&key, "west", namespace).expect("held");
+        assert!(
+            found.removal.contains("patch secret isthmus-members"),
+            "{found:?}"
+        );
+        let renamed = Definition {
+            name: "north".to_owned(),
+            ..secret.clone()
+        };
+        assert!(held(&renamed, "west", namespace).is_some());
     }
 }

@@ -15,6 +15,9 @@ pub(super) fn definition_names() -> impl Iterator<Item = &'static str> {
     ours.into_iter().chain(cluster::GATEWAY_CRDS)
 }
 
+/// What to do where the controller is probably in another cluster.
+const ELSEWHERE: &str = "say where home is: --home-context CONTEXT, and --home-namespace and --clusterset where these are not the usual ones";
+
 /// Home, then each cluster, then the pools.
 pub(super) fn judge(facts: &Facts) -> Report {
     let mut groups = vec![home::group(facts)];

@@ -16,9 +16,8 @@ pub(super) fn asked_by_picker<'a>(
     let own = seen.iter().find(|one| one.cluster == cluster);
     let facts = own.and_then(|one| one.facts.as_ref().ok());
     let pools = facts
-        .and_then(|facts| facts.pools.as_ref())
         .into_iter()
-        .flatten();
+        .flat_map(|facts| facts.pools.iter().flatten());
     let asked = pools.filter(|pool| {
         let Export::Requested(request) = parse_export(pool.annotations()) else {
             return false;
@@ -73,8 +72,8 @@ mod tests {
             context: None,
             facts: Ok(Facts {
                 namespaces: None,
-                pools: Some(serde_json::from_value(pools).expect("pools")),
-                imports: Some(serde_json::from_value(imports).expect("imports")),
+                pools: Ok(serde_json::from_value(pools).expect("pools")),
+                imports: Ok(serde_json::from_value(imports).expect("imports")),
             }),
         };
         vec![mk("east", pool, json!([])), mk("west", json!([]), import)]

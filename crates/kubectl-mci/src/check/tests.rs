@@ -3,6 +3,8 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
+mod diagnosis;
+
 use super::{
     facts::{
         ClassFacts, ClusterFacts, CredentialFacts, Definition, Denied, Facts, HomeFacts, Inside,
@@ -30,6 +32,7 @@ fn mk_facts() -> Facts {
     let member = |name: &str| MemberFacts {
         name: name.to_owned(),
         source: format!("Secret isthmus-system/{name}"),
+        held: None,
         credentials: CredentialFacts::InSecret(Ok(TokenFacts {
             server: format!("https://{name}"),
             life: Some(Life {
@@ -139,8 +142,8 @@ fn mk_seen(name: &str, pools: serde_json::Value, imports: serde_json::Value) -> 
         context: Some(name.to_owned()),
         facts: Ok(status::Facts {
             namespaces: Some(["llm".to_owned()].into()),
-            pools: Some(serde_json::from_value(pools).expect("pools")),
-            imports: Some(serde_json::from_value(imports).expect("imports")),
+            pools: Ok(serde_json::from_value(pools).expect("pools")),
+            imports: Ok(serde_json::from_value(imports).expect("imports")),
         }),
     }
 }
@@ -310,6 +313,11 @@ fn what_is_wrong_with_credentials_is_one_line() {
             |f| f.token(0).tried = Tried::Unreached("timed out".to_owned()),
             Level::Warning,
             "east: https://east is not reached from here",
+        ),
+        (
+            |f| f.token(0).tried = Tried::Untrusted("UnknownIssuer".to_owned()),
+            Level::Bad,
+            "has not the authority of its certificate: UnknownIssuer",
         ),
         (
             |f| f.token(0).tried = Tried::Works(Some("uid-north".to_owned())),

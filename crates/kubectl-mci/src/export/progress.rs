@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use crd::{
-    Condition,
+    Condition, RoutingMode,
     annotations::{EXPORT, EXPORT_MODE, MCI_CONTROLLER},
     conditions,
     inference_pool::InferencePool,
 };
 use kube::ResourceExt;
+use mci_model::export::{Export, parse_export};
+
+use super::{ModeName, Reach};
 
 /// How far an export is.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,6 +29,10 @@ pub(super) struct Change {
     changed: bool,
     /// The condition that the pool had then: it says nothing of the change.
     condition: Option<Condition>,
+    /// The mode that its annotation asks for; none: the controller's default.
+    mode: Option<RoutingMode>,
+    /// Whether the mode is what changed, and nothing else.
+    is_of_mode: bool,
 }
 
 /// How long a condition that does not change may be the one from before a change. The controller reports a change within a
@@ -41,10 +48,28 @@ impl Change {
             let annotations = pool.annotations();
             [EXPORT, EXPORT_MODE].map(|key| annotations.get(key).cloned())
         };
+        let export = |pool: &InferencePool| pool.annotations().get(EXPORT).cloned();
+        let changed = before.map(asked) != Some(asked(after));
         Self {
-            changed: before.map(asked) != Some(asked(after)),
+            changed,
             condition: exported_condition(after).cloned(),
+            mode: match parse_export(after.annotations()) {
+                Export::Requested(request) => request.mode,
+                _ => None,
+            },
+            is_of_mode: changed && before.map(export) == Some(export(after)),
         }
+    }
+
+    pub(super) fn mode(&self) -> Option<RoutingMode> {
+        self.mode
+    }
+
+    /// Whether entries in other clusters show a change of mode; none: they cannot tell.
+    fn is_carried(&self, reach: Option<&Reach>) -> Option<bool> {
+        let mode = self.mode.filter(|_| self.is_of_mode)?;
+        let entries = &reach?.entries;
+        (!entries.is_empty()).then(|| entries.iter().all(|entry| entry.mode == mode))
     }
 }
 
@@ -58,7 +83,12 @@ pub(crate) fn exported_condition(pool: &InferencePool) -> Option<&Condition> {
 }
 
 /// How far the export is, so long after the change.
-pub(super) fn exported(pool: &InferencePool, change: &Change, since: Duration) -> Progress {
+pub(super) fn exported(
+    pool: &InferencePool,
+    change: &Change,
+    reach: Option<&Reach>,
+    since: Duration,
+) -> Progress {
     let Some(condition) = exported_condition(pool) else {
         return Progress::Waiting(
             "no controller has seen it yet: is its cluster a member, and a controller running (kubectl mci check)?"
@@ -67,7 +97,15 @@ pub(super) fn exported(pool: &InferencePool, change: &Change, since: Duration) -
     };
     let mut message = condition.message.clone();
     let mut text = format!("{}: {message}", condition.reason);
-    if change.changed && change.condition.as_ref() == Some(condition) {
+    let carried = change.is_carried(reach);
+    if let (Some(false), Some(mode)) = (carried, change.mode) {
+        return Progress::Waiting(format!(
+            "not all other clusters have it in {} yet ({text})",
+            mode.name()
+        ));
+    }
+    let is_unsure = change.changed && carried.is_none();
+    if is_unsure && change.condition.as_ref() == Some(condition) {
         if since < SETTLES {
             return Progress::Waiting(format!("no controller has seen the change yet ({text})"));
         }
@@ -80,6 +118,30 @@ pub(super) fn exported(pool: &InferencePool, change: &Change, since: Duration) -
         ("True", _) => Progress::Done(message),
         (_, "NotSupported") => Progress::Refused(text),
         _ => Progress::Waiting(text),
+    }
+}
+
+/// What to say of an export that is done (`text`), by what other clusters have of it; none: they were not looked at. Those
+/// that could not be seen are said and not waited for.
+pub(super) fn usable(text: String, reach: Option<&Reach>) -> Progress {
+    let Some(reach) = reach else {
+        return Progress::Done(text);
+    };
+    let all = reach.entries.len();
+    let unusable = reach.unusable();
+    let mut text = format!("{text}\nusable in {}/{all}", all - unusable.len());
+    if !unusable.is_empty() {
+        text.push_str(": ");
+        text.push_str(&unusable.join("; "));
+    }
+    for problem in &reach.unseen {
+        text.push_str("\nnot seen: ");
+        text.push_str(problem);
+    }
+    if unusable.is_empty() {
+        Progress::Done(text)
+    } else {
+        Progress::Waiting(text.replace('\n', ", "))
     }
 }
 
@@ -100,6 +162,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::export::reach::EntryView;
 
     const AT_ONCE: Duration = Duration::ZERO;
     const LATER: Duration = Duration::from_secs(5);
@@ -148,7 +211,7 @@ mod tests {
         #[case] expected: &str,
     ) {
         let pool = mk_pool("EndpointMode", status, reason);
-        assert_eq!(kind(&exported(&pool, &mk_first(), AT_ONCE)), expected);
+        assert_eq!(kind(&exported(&pool, &mk_first(), None, AT_ONCE)), expected);
     }
 
     #[rstest]
@@ -166,7 +229,7 @@ mod tests {
         let answered = mk_pool("EndpointMode", "True", "Exported");
         let change = Change::of(Some(&before), &answered);
         let pool = mk_pool("EndpointMode", now.0, now.1);
-        assert_eq!(exported(&pool, &change, since), expected);
+        assert_eq!(exported(&pool, &change, None, since), expected);
     }
 
     #[test]
@@ -174,8 +237,8 @@ mod tests {
         let before = mk_pool("Mars", "False", "NotSupported");
         let after = mk_pool("EndpointMode", "False", "NotSupported");
         let change = Change::of(Some(&before), &after);
-        assert_eq!(kind(&exported(&after, &change, AT_ONCE)), "waiting");
-        assert_eq!(kind(&exported(&after, &change, LATER)), "refused");
+        assert_eq!(kind(&exported(&after, &change, None, AT_ONCE)), "waiting");
+        assert_eq!(kind(&exported(&after, &change, None, LATER)), "refused");
     }
 
     #[test]
@@ -183,7 +246,53 @@ mod tests {
         let mut pool = mk_pool("EndpointMode", "True", "Exported");
         assert_eq!(kind(&withdrawn(&pool)), "waiting");
         pool.status = None;
-        assert_eq!(kind(&exported(&pool, &mk_first(), LATER)), "waiting");
+        assert_eq!(kind(&exported(&pool, &mk_first(), None, LATER)), "waiting");
         assert_eq!(kind(&withdrawn(&pool)), "done");
+    }
+
+    fn mk_reach(entries: &[(RoutingMode, Result<(), &str>)]) -> Reach {
+        let entries = entries
+            .iter()
+            .enumerate()
+            .map(|(at, (mode, ready))| EntryView {
+                cluster: format!("c{at}"),
+                mode: *mode,
+                ready: ready.map_err(ToOwned::to_owned),
+            });
+        Reach {
+            entries: entries.collect(),
+            unseen: Vec::new(),
+        }
+    }
+
+    /// The condition stays word for word.
+    #[rstest]
+    #[case::the_entries_have_it(&[RoutingMode::EndpointMode], Progress::Done("why".to_owned()))]
+    #[case::one_has_it_not(&[RoutingMode::EndpointMode, RoutingMode::ParentMode], Progress::Waiting("not all other clusters have it in EndpointMode yet (Exported: why)".to_owned()))]
+    #[case::there_is_none(&[], Progress::Waiting("no controller has seen the change yet (Exported: why)".to_owned()))]
+    fn a_change_of_mode_is_seen_in_the_entries(
+        #[case] modes: &[RoutingMode],
+        #[case] expected: Progress,
+    ) {
+        let before = mk_pool("ParentMode", "True", "Exported");
+        let after = mk_pool("EndpointMode", "True", "Exported");
+        let change = Change::of(Some(&before), &after);
+        let entries: Vec<_> = modes.iter().map(|mode| (*mode, Ok(()))).collect();
+        let reach = mk_reach(&entries);
+        let found = exported(&after, &change, Some(&reach), AT_ONCE);
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_export_that_nobody_can_use_is_waited_for() {
+        let done = || "exported to 2/2".to_owned();
+        assert_eq!(usable(done(), None), Progress::Done(done()));
+        let mode = RoutingMode::EndpointMode;
+        let good = mk_reach(&[(mode, Ok(())), (mode, Ok(()))]);
+        let text = "exported to 2/2\nusable in 2/2".to_owned();
+        assert_eq!(usable(done(), Some(&good)), Progress::Done(text));
+        let bad = mk_reach(&[(mode, Ok(())), (mode, Err("BackendNotFound: no Service"))]);
+        let text = "exported to 2/2, usable in 1/2: c1 BackendNotFound: no Service".to_owned();
+        assert_eq!(usable(done(), Some(&bad)), Progress::Waiting(text));
     }
 }

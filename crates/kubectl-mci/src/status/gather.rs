@@ -1,13 +1,13 @@
 //! Reads what clusters have.
 
-use std::{collections::BTreeSet, fmt::Debug};
+use std::collections::BTreeSet;
 
+use crd::{InferencePoolImport, inference_pool::InferencePool};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Resource, ResourceExt, api::ListParams, core::NamespaceResourceScope};
-use serde::de::DeserializeOwned;
+use kube::{Api, Resource, ResourceExt, api::ListParams};
 
-use super::{Facts, Seen};
+use super::{Facts, Seen, Unlisted};
 use crate::{
     cluster::{CallError, Cluster},
     fleet::Look,
@@ -33,16 +33,21 @@ pub(crate) async fn gather(looks: &[Look], namespace: Option<&str>) -> Vec<Seen>
 }
 
 async fn read(cluster: &Cluster, namespace: Option<&str>) -> Result<Facts, CallError> {
+    let params = ListParams::default();
     let (namespaces, pools, imports) = futures::join!(
         namespaces(cluster, namespace),
-        all_if_served(cluster, namespace),
-        all_if_served(cluster, namespace),
+        cluster.list(namespace, &params),
+        cluster.list(namespace, &params),
     );
-    Ok(Facts {
-        namespaces,
-        pools: pools?,
-        imports: imports?,
-    })
+    match (pools, imports) {
+        // it is the cluster that does not answer, or its user that may see nothing
+        (Err(error), Err(other)) if !error.is_not_found() && !other.is_not_found() => Err(error),
+        (pools, imports) => Ok(Facts {
+            namespaces,
+            pools: pools.map_err(|error| unlisted::<InferencePool>(cluster, error)),
+            imports: imports.map_err(|error| unlisted::<InferencePoolImport>(cluster, error)),
+        }),
+    }
 }
 
 /// None where the user may not see them: not everybody who looks at pools may.
@@ -57,20 +62,22 @@ async fn namespaces(cluster: &Cluster, namespace: Option<&str>) -> Option<BTreeS
     Some(listed.ok()?.iter().map(ResourceExt::name_any).collect())
 }
 
-/// None where the kind is not served.
-async fn all_if_served<K>(
-    cluster: &Cluster,
-    namespace: Option<&str>,
-) -> Result<Option<Vec<K>>, CallError>
+/// A kind that is not served in the version that is read may still have objects.
+fn unlisted<K>(cluster: &Cluster, error: CallError) -> Unlisted
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned,
+    K: Resource<DynamicType = ()>,
 {
-    match cluster.list(namespace, &ListParams::default()).await {
-        Ok(items) => Ok(Some(items)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
+    let is_served = !error.is_not_found();
+    let problem = if is_served {
+        error.to_string()
+    } else {
+        format!(
+            "{}: its {} could not be listed: it does not serve {}: see kubectl --context {} get crds",
+            cluster.name,
+            K::plural(&()),
+            K::api_version(&()),
+            cluster.context
+        )
+    };
+    Unlisted { is_served, problem }
 }

@@ -11,7 +11,9 @@ use crd::{
 use kube::ResourceExt;
 use mci_model::export::{Export, parse_export};
 
-use super::{Cell, ClusterRow, Exports, Facts, Hole, Imports, PoolRow, Seen, Status};
+use super::{
+    Cell, ClusterRow, Exports, Facts, Hole, Imports, Kind, PoolRow, Seen, Status, gateways,
+};
 use crate::export::{ModeName, exported_condition};
 
 /// Namespace and name.
@@ -24,7 +26,7 @@ const SUMMARIES: [&str; 2] = ["NamespaceMissing", "PartiallyExported"];
 struct Exporters<'a> {
     /// A legal export.
     exporting: BTreeSet<&'a str>,
-    /// Clusters that were seen, whether they export or not.
+    /// Clusters whose pools were seen, whether they export or not.
     seen: BTreeSet<&'a str>,
 }
 
@@ -34,6 +36,7 @@ pub(crate) fn judge(seen: &[Seen]) -> Status {
         name: one.cluster.clone(),
         context: one.context.clone(),
         problem: one.facts.as_ref().err().cloned(),
+        unlisted: one.facts.as_ref().map_or_else(|_| Vec::new(), unlisted),
     });
     let pools = keys(seen).into_iter().map(|key| row(&key, seen));
     Status {
@@ -61,7 +64,10 @@ fn row(key: &Key, seen: &[Seen]) -> PoolRow {
     };
     for one in seen {
         if let Ok(facts) = &one.facts {
-            exporters.seen.insert(&one.cluster);
+            // not being able to look is not having seen nothing
+            if facts.pools.is_ok() {
+                exporters.seen.insert(&one.cluster);
+            }
             let pool = pool_of(facts, key);
             if pool.is_some_and(|pool| matches!(export_of(pool), Export::Requested(_))) {
                 exporters.exporting.insert(&one.cluster);
@@ -94,6 +100,12 @@ fn cell(key: &Key, seen: &Seen, exporters: &Exporters<'_>) -> Cell {
         return cell;
     };
     cell.seen = true;
+    let kinds = [
+        (Kind::InferencePool, facts.pools.is_err()),
+        (Kind::InferencePoolImport, facts.imports.is_err()),
+    ];
+    let unlisted = kinds.iter().filter(|(_, is_unlisted)| *is_unlisted);
+    cell.unlisted = unlisted.map(|(kind, _)| *kind).collect();
     if let Some(pool) = pool_of(facts, key) {
         cell.has_pool = true;
         (cell.exports, cell.holes) = export_state(pool);
@@ -113,36 +125,56 @@ fn cell(key: &Key, seen: &Seen, exporters: &Exporters<'_>) -> Cell {
             let (imports, holes) = entries(import, &wanted, exporters);
             cell.imports = Some(imports);
             cell.holes.extend(holes);
+            cell.holes.extend(gateways::holes(import));
         }
         None if !wanted.is_empty() => {
-            let (reason, message) = absent(key, facts);
-            cell.holes.push(Hole {
-                from: Some(wanted.join(", ")),
-                reason: reason.to_owned(),
-                message,
-            });
+            cell.holes
+                .extend(absent(key, facts).map(|(reason, message)| Hole {
+                    from: Some(wanted.join(", ")),
+                    gateway: None,
+                    reason: reason.to_owned(),
+                    message,
+                }));
         }
         None => {}
     }
     cell
 }
 
-/// Why there is no import.
-fn absent(key: &Key, facts: &Facts) -> (&'static str, String) {
+fn unlisted(facts: &Facts) -> Vec<String> {
+    let problems = [facts.pools.as_ref().err(), facts.imports.as_ref().err()];
+    let problems = problems.into_iter().flatten();
+    problems.map(|one| one.problem.clone()).collect()
+}
+
+/// Why there is no import; none: it was not seen whether there is one.
+fn absent(key: &Key, facts: &Facts) -> Option<(&'static str, String)> {
     let namespace = &key.0;
-    if facts.imports.is_none() {
-        let text = "it has no CRD of InferencePoolImport: install the chart isthmus-crds there";
-        return ("CRDAbsent", text.to_owned());
+    match &facts.imports {
+        Ok(_) => {}
+        Err(unlisted) if unlisted.is_served => return None,
+        Err(_) => {
+            let text = format!(
+                "it does not serve {}, the version of InferencePoolImport that is read: install or upgrade the chart isthmus-crds there",
+                crd::import::API_VERSION
+            );
+            return Some(("CRDAbsent", text));
+        }
     }
     let namespaces = facts.namespaces.as_ref();
     if namespaces.is_some_and(|names| !names.contains(namespace)) {
         let text = format!(
             "it has no namespace {namespace}, so its owner wants no import: kubectl create namespace {namespace}"
         );
-        return ("NamespaceMissing", text);
+        return Some(("NamespaceMissing", text));
     }
-    let text = "the controller has written no import: kubectl mci check, kubectl mci explain";
-    ("NoImport", text.to_owned())
+    let mut text = "the controller has written no import: see kubectl mci check and explain, with the same flags"
+        .to_owned();
+    if namespaces.is_none() {
+        let unseen = format!("; whether the cluster has namespace {namespace} was not seen");
+        text.push_str(&unseen);
+    }
+    Some(("NoImport", text))
 }
 
 /// What a pool's own cluster says of its export.
@@ -169,6 +201,7 @@ fn export_state(pool: &InferencePool) -> (Option<Exports>, Vec<Hole>) {
     };
     let hole = (!exported).then_some(Hole {
         from: None,
+        gateway: None,
         reason,
         message,
     });
@@ -185,6 +218,7 @@ fn entries(
     let mut holes = Vec::new();
     let hole = |from: &str, reason: &str, message: String| Hole {
         from: Some(from.to_owned()),
+        gateway: None,
         reason: reason.to_owned(),
         message,
     };
@@ -218,7 +252,7 @@ fn entries(
         let (reason, text) = if ours {
             (
                 "NoEntry",
-                "the import has no entry of it: kubectl mci check, kubectl mci explain",
+                "the import has no entry of it: see kubectl mci check and explain, with the same flags",
             )
         } else {
             (

@@ -45,8 +45,8 @@ fn mk_seen(name: &str, pools: Vec<InferencePool>, imports: Vec<InferencePoolImpo
         context: Some(name.to_owned()),
         facts: Ok(Facts {
             namespaces: Some(["llm".to_owned()].into()),
-            pools: Some(pools),
-            imports: Some(imports),
+            pools: Ok(pools),
+            imports: Ok(imports),
         }),
     }
 }
@@ -99,7 +99,7 @@ fn what_is_exported_and_imported_has_no_hole() {
 #[test]
 fn a_cluster_without_the_crd_cannot_import() {
     let mut west = mk_seen("west", vec![], vec![]);
-    west.facts.as_mut().expect("facts").imports = None;
+    west.facts.as_mut().expect("facts").imports = Err(unserved());
     one_hole(&[exporting(), west], "west", "east", "CRDAbsent");
 }
 
@@ -186,4 +186,89 @@ fn a_cluster_that_cannot_be_seen_is_no_hole_and_its_problem_is_told() {
     let json = Format::Json.render(&status, String::new).expect("JSON");
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["clusters"][1]["problem"], "west: no context");
+}
+
+/// The API server does not serve the version of a kind that is read.
+fn unserved() -> Unlisted {
+    Unlisted {
+        is_served: false,
+        problem: "east: its inferencepools could not be listed".to_owned(),
+    }
+}
+
+fn forbidden() -> Unlisted {
+    Unlisted {
+        is_served: true,
+        problem: "west: cannot list: forbidden".to_owned(),
+    }
+}
+
+#[test]
+fn pools_that_could_not_be_listed_are_not_gone() {
+    for unlisted in [unserved(), forbidden()] {
+        let mut east = mk_seen("east", vec![], vec![]);
+        east.facts.as_mut().expect("facts").pools = Err(unlisted.clone());
+        let import = mk_import(OURS, &[("east", "True", "Ready")]);
+        let seen = [east.clone(), mk_seen("west", vec![], vec![import])];
+        assert_eq!(holes(&seen), []);
+        let text = text::render(&judge(&seen), Paint::Plain);
+        let expected = format!(
+            "POOL        EAST   WEST\nllm/llama   ?      imports 1/1\n\nnot seen: {}\n",
+            unlisted.problem
+        );
+        assert_eq!(text, expected);
+        let alone = text::render(&judge(&[east]), Paint::Plain);
+        assert!(!alone.contains("No cluster exports"), "{alone}");
+        assert!(alone.contains(&unlisted.problem), "{alone}");
+    }
+}
+
+#[test]
+fn imports_that_could_not_be_listed_are_not_missing() {
+    let mut west = mk_seen("west", vec![], vec![]);
+    west.facts.as_mut().expect("facts").imports = Err(forbidden());
+    let seen = [exporting(), west];
+    assert_eq!(holes(&seen), []);
+    let text = text::render(&judge(&seen), Paint::Plain);
+    assert!(text.contains("llm/llama   exports   ?\n"), "{text}");
+}
+
+/// An import with what a Gateway says of it.
+fn mk_used(controller: &str, status: &str, reason: &str) -> InferencePoolImport {
+    let mut import = mk_import(OURS, &[("east", "True", "Ready")]);
+    let condition = |type_: &str, status: &str, reason: &str| {
+        json!({"type": type_, "status": status, "reason": reason,
+            "message": "east ParentModeUnsupported", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let controllers = json!([{"name": controller, "parents": [{
+        "parentRef": {"name": "inference"}, "controllerName": controller,
+        "conditions": [
+            condition("Accepted", "True", "Accepted"),
+            condition("Programmed", status, reason),
+        ],
+    }]}]);
+    let status = import.status.as_mut().expect("a status");
+    status.controllers = serde_json::from_value(controllers).expect("controllers");
+    import
+}
+
+#[test]
+fn a_gateway_that_cannot_use_an_import_is_a_hole() {
+    for (controller, gateway) in [
+        ("isthmus.dev/gateway", "llm/inference"),
+        ("example.com/other", "llm/inference of example.com/other"),
+    ] {
+        let import = mk_used(controller, "False", "NoUsableCluster");
+        let seen = [exporting(), mk_seen("west", vec![], vec![import])];
+        one_hole(&seen, "west", "", "NoUsableCluster");
+        let text = text::render(&judge(&seen), Paint::Plain);
+        assert!(text.contains("exports   imports 1/1!\n"), "{text}");
+        let message = format!("Gateway {gateway}: east ParentModeUnsupported");
+        assert!(text.contains(&message), "{text}");
+    }
+    let import = mk_used("isthmus.dev/gateway", "True", "Programmed");
+    let seen = [exporting(), mk_seen("west", vec![], vec![import.clone()])];
+    assert_eq!(holes(&seen), []);
+    let views = gateways("west", &import);
+    assert_eq!(views[0].programmed.as_deref(), Some("True"));
 }

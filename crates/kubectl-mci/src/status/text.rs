@@ -1,15 +1,21 @@
 //! The status for people.
 
-use super::{Cell, Status};
+use super::{Cell, ClusterRow, Hole, Kind, Status};
 use crate::output::{Paint, Tone, plain, table};
 
 /// A table of pools × clusters, then the holes, then the clusters that could not be looked at.
 pub(crate) fn render(status: &Status, paint: Paint) -> String {
     let mut text = String::new();
     if status.pools.is_empty() {
-        text.push_str(
-            "No cluster exports a pool: kubectl mci export POOL -n NAMESPACE --context CONTEXT\n",
-        );
+        let all_seen = status
+            .clusters
+            .iter()
+            .all(|one| one.problems().next().is_none());
+        text.push_str(if all_seen {
+            "No cluster exports a pool: kubectl mci export POOL -n NAMESPACE --context CONTEXT\n"
+        } else {
+            "No pool that is exported was seen, and not all could be looked at\n"
+        });
     } else {
         let names = status.clusters.iter().map(|one| one.name.to_uppercase());
         let head: Vec<String> = std::iter::once("POOL".to_owned()).chain(names).collect();
@@ -27,10 +33,7 @@ pub(crate) fn render(status: &Status, paint: Paint) -> String {
         let head = ["POOL", "IN", "FROM", "REASON", "MESSAGE"];
         text.push_str(&paint.paint(Tone::Warning, &table(&head, &holes)));
     }
-    let unseen = status
-        .clusters
-        .iter()
-        .filter_map(|one| one.problem.as_ref());
+    let unseen = status.clusters.iter().flat_map(ClusterRow::problems);
     for problem in unseen {
         text.push('\n');
         text.push_str(&paint.paint(Tone::Bad, &format!("not seen: {}", plain(problem))));
@@ -49,7 +52,7 @@ fn holes(status: &Status) -> Vec<Vec<String>> {
                     cell.cluster.clone(),
                     hole.from.clone().unwrap_or_else(|| "-".to_owned()),
                     hole.reason.clone(),
-                    hole.message.clone(),
+                    message(hole),
                 ]
             }));
         }
@@ -57,7 +60,15 @@ fn holes(status: &Status) -> Vec<Vec<String>> {
     rows
 }
 
-/// `exports, imports 1/2!`: what a cluster has of a pool; `!` where there is a hole, `?` where nobody could look.
+fn message(hole: &Hole) -> String {
+    match &hole.gateway {
+        Some(gateway) => format!("Gateway {gateway}: {}", hole.message),
+        None => hole.message.clone(),
+    }
+}
+
+/// `exports, imports 1/2!`: what a cluster has of a pool; `!` where there is a hole, `?` where nobody could look, which says
+/// of what where something else was seen.
 fn word(cell: &Cell) -> String {
     if !cell.seen {
         return "?".to_owned();
@@ -65,11 +76,20 @@ fn word(cell: &Cell) -> String {
     let mut parts = Vec::new();
     if cell.exports.is_some() {
         parts.push("exports".to_owned());
+    } else if cell.has_unlisted(Kind::InferencePool) {
+        parts.push("exports ?".to_owned());
+    } else if cell.has_unlisted(Kind::InferencePoolImport) && cell.has_pool {
+        parts.push("local".to_owned());
     }
     if let Some(imports) = &cell.imports {
         let ready = imports.ready.len();
         let all = ready + imports.not_ready.len();
         parts.push(format!("imports {ready}/{all}"));
+    } else if cell.has_unlisted(Kind::InferencePoolImport) {
+        parts.push("imports ?".to_owned());
+    }
+    if parts.iter().all(|part| part.ends_with('?')) && !parts.is_empty() {
+        parts = vec!["?".to_owned()];
     }
     if parts.is_empty() {
         parts.push(if cell.has_pool { "local" } else { "-" }.to_owned());

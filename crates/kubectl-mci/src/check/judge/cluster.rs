@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crd::annotations::BUNDLE_VERSION_VALUE;
 
-use super::workload;
+use super::{ELSEWHERE, workload};
 use crate::{
     check::{
         Group, Line,
@@ -65,7 +65,10 @@ fn judge(
         Ok(definitions) => lines.extend(definitions_of(definitions)),
     }
     lines.push(match is_member {
-        Some(true) => rights(inside, || facts.join(name)),
+        Some(true) => rights(inside, || apply_rights(facts, name, context)),
+        Some(false) if facts.is_home_elsewhere() => {
+            Line::bad(format!("{name} is no member of this home"), ELSEWHERE)
+        }
         Some(false) => Line::bad(format!("{name} is no member"), facts.join(name)),
         None => Line::unknown(&format!("it was not seen whether {name} is a member")),
     });
@@ -139,7 +142,16 @@ fn release(definition: &Definition) -> String {
     bundle.map_or_else(String::new, |bundle| format!(" ({bundle})"))
 }
 
-fn rights(inside: &Inside, join: impl FnOnce() -> String) -> Line {
+/// `join` applies them too, where it accepts the name.
+fn apply_rights(facts: &Facts, name: &str, context: &str) -> String {
+    if facts.is_held(name) {
+        format!("kubectl --context {context} apply --server-side -f config/rbac/member.yaml")
+    } else {
+        facts.join(name)
+    }
+}
+
+fn rights(inside: &Inside, again: impl FnOnce() -> String) -> Line {
     let (subject, denied) = match &inside.denied {
         None => {
             return Line::warning(
@@ -163,7 +175,7 @@ fn rights(inside: &Inside, join: impl FnOnce() -> String) -> Line {
     Line::bad(
         format!("the controller may not: {}", named.join(", ")),
         if is_ours {
-            format!("apply the rights again: {}", join())
+            format!("apply the rights again: {}", again())
         } else {
             format!(
                 "grant {} the rights of config/rbac/member.yaml",

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use mci_inventory::lease_name;
 use mci_model::index::origin::SourceKind;
 
-use super::workload;
+use super::{ELSEWHERE, workload};
 use crate::check::{
     Group, Level, Line,
     facts::{CredentialFacts, Facts, HomeFacts, Life, MemberFacts, TokenFacts, Tried},
@@ -21,12 +21,15 @@ const WEEK: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 pub(super) fn group(facts: &Facts) -> Group {
     let home = &facts.home;
-    let mut lines = controller(home, facts.now);
+    let mut lines = controller(facts);
     lines.extend(home.unseen.iter().map(|problem| Line::unknown(problem)));
-    if home.members.is_empty() && home.unseen.is_empty() {
+    if home.members.is_empty() && home.unseen.is_empty() && !facts.is_home_elsewhere() {
         lines.push(Line::bad(
             format!("no member: no Secret of {} is one", home.namespace),
-            "kubectl mci join CLUSTER --context CONTEXT",
+            format!(
+                "kubectl mci join CLUSTER --context CONTEXT {}",
+                home.flags()
+            ),
         ));
     }
     lines.extend(home.members.iter().map(|one| credentials(one, facts)));
@@ -60,7 +63,8 @@ fn runs_elsewhere(home: &HomeFacts, now: Timestamp) -> bool {
     matches!(home.controller, Ok(None)) && leads(home, now)
 }
 
-fn controller(home: &HomeFacts, now: Timestamp) -> Vec<Line> {
+fn controller(facts: &Facts) -> Vec<Line> {
+    let (home, now) = (&facts.home, facts.now);
     let HomeFacts {
         context, namespace, ..
     } = home;
@@ -72,6 +76,13 @@ fn controller(home: &HomeFacts, now: Timestamp) -> Vec<Line> {
         Ok(None) if runs_elsewhere(home, now) => lines.push(Line::good(format!(
             "a controller leads, and runs elsewhere than in {namespace}"
         ))),
+        Ok(None) if facts.is_home_elsewhere() => {
+            lines.push(Line::bad(
+                format!("no controller in {namespace}, and another one exports or imports the pools here: is home elsewhere?"),
+                format!("{ELSEWHERE}; if it was here and is gone, install it again"),
+            ));
+            return lines;
+        }
         Ok(None) => {
             lines.push(Line::bad(
                 format!("no controller in {namespace}"),
@@ -111,6 +122,8 @@ fn credentials(member: &MemberFacts, facts: &Facts) -> Line {
     let MemberFacts {
         name,
         source,
+        // said with what to do
+        held: _,
         credentials,
     } = member;
     let again = format!("a new one: {}", facts.join(name));
@@ -151,6 +164,14 @@ fn judge_token(member: &MemberFacts, token: &TokenFacts, facts: &Facts, again: S
         Tried::Refused(problem) => {
             return Line::bad(
                 format!("{name}: {server} refuses the token in {source}: {problem}"),
+                again,
+            );
+        }
+        Tried::Untrusted(problem) => {
+            return Line::bad(
+                format!(
+                    "{name}: {server} answers, and {source} has not the authority of its certificate: {problem}"
+                ),
                 again,
             );
         }
@@ -224,6 +245,9 @@ fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
         }
         Some(SourceKind::ClusterProfile) => {
             format!("annotations or properties {POD_CIDRS} and {EXPORT_NAMESPACES} of it")
+        }
+        Some(SourceKind::Secret) if facts.is_held(name) => {
+            format!("annotations {POD_CIDRS} and {EXPORT_NAMESPACES} of it")
         }
         Some(SourceKind::Secret) | None => facts.join(name),
     };

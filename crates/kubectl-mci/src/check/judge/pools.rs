@@ -4,18 +4,22 @@ use crate::check::{
     Group, Level, Line,
     facts::{Facts, Picker, Read, ServiceKind},
 };
-use crate::status::{self, Cell, Hole, PoolRow};
+use crate::status::{self, Cell, ClusterRow, Hole, PoolRow};
 
 /// Number of clusters named.
 const MAX_NAMED: usize = 8;
 
-/// None where no pool is exported.
+/// None where no pool is exported, and all could be looked at.
 pub(super) fn group(facts: &Facts) -> Option<Group> {
     let status = status::judge(&facts.seen);
-    if status.pools.is_empty() {
+    let mut lines: Vec<Line> = status
+        .clusters
+        .iter()
+        .flat_map(|row| unseen(row, facts))
+        .collect();
+    if status.pools.is_empty() && lines.is_empty() {
         return None;
     }
-    let mut lines = Vec::new();
     for pool in &status.pools {
         lines.extend(pickers(pool, facts));
         lines.extend(imports(pool));
@@ -24,6 +28,15 @@ pub(super) fn group(facts: &Facts) -> Option<Group> {
         title: "pools".to_owned(),
         lines,
     })
+}
+
+/// Lists that failed, but for those of a cluster of which nothing was seen: its own group says that.
+fn unseen<'a>(row: &'a ClusterRow, facts: &Facts) -> impl Iterator<Item = Line> + use<'a> {
+    let cluster = facts.clusters.iter().find(|one| one.name == row.name);
+    let is_told = cluster.is_some_and(|one| one.inside.is_err());
+    let problem = row.problem.as_ref().filter(|_| !is_told);
+    let problems = problem.into_iter().chain(&row.unlisted);
+    problems.map(|problem| Line::unknown(problem))
 }
 
 fn pickers(pool: &PoolRow, facts: &Facts) -> Vec<Line> {
@@ -121,11 +134,16 @@ fn imports(pool: &PoolRow) -> Vec<Line> {
     }
     if lines.is_empty() && !exporters.is_empty() {
         let importers = pool.cells.iter().filter(|cell| cell.imports.is_some());
-        lines.push(Line::good(format!(
+        let mut text = format!(
             "{name}: exported by {}, imported by {}",
             names(exporters.into_iter()),
             names(importers)
-        )));
+        );
+        let mut unseen = pool.cells.iter();
+        if unseen.any(|cell| !cell.seen || !cell.unlisted.is_empty()) {
+            text.push_str("; not all clusters were seen");
+        }
+        lines.push(Line::good(text));
     }
     lines
 }
@@ -149,9 +167,11 @@ fn line(name: &str, cell: &Cell, hole: &Hole, somebody_can: bool) -> Line {
     };
     let from = hole.from.as_ref();
     let from = from.map_or_else(String::new, |from| format!(", from {from}"));
+    let by = hole.gateway.as_ref();
+    let by = by.map_or_else(String::new, |by| format!(", by Gateway {by}"));
     Line::of(
         level,
-        format!("{name} in {}{from}: {}", cell.cluster, hole.reason),
+        format!("{name} in {}{from}{by}: {}", cell.cluster, hole.reason),
         Some(hole.message.clone()),
     )
 }
