@@ -105,7 +105,7 @@ pub struct Piece {
     pub last: bool,
     /// What went wrong, once.
     pub failure: Option<Failure>,
-    /// What the response took, once it is known.
+    /// What the response took, once it is known; a server that counts no tokens never says it.
     pub usage: Option<Usage>,
 }
 
@@ -138,6 +138,7 @@ pub fn transcoder(
             let dialect = Dialect::TrtLlm {
                 default_max_tokens: trt_llm.default_max_tokens,
                 output: trt_llm.stream_output,
+                repeats_prompt: trt_llm.repeats_prompt,
             };
             Box::new(Generate::new(dialect, trt_llm.chat_template, call))
         }

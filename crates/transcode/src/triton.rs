@@ -40,6 +40,8 @@ pub(crate) enum Dialect {
         default_max_tokens: u32,
         /// What an event holds.
         output: StreamOutput,
+        /// The text begins with the prompt.
+        repeats_prompt: bool,
     },
 }
 
@@ -102,7 +104,11 @@ impl Generate {
             self.end_events(&failure, &mut out);
             return Piece::failed(out, failure);
         }
-        let usage = end.then(|| self.response.end_stream(&mut out));
+        let usage = if end {
+            self.response.end_stream(&mut out)
+        } else {
+            None
+        };
         Piece {
             data: out.into(),
             last: end,
@@ -134,7 +140,7 @@ impl Generate {
                 data: data.into(),
                 last: true,
                 failure: None,
-                usage: Some(usage),
+                usage,
             },
             Err(failure) => Piece::failed(self.error(&failure, failure.status()), failure),
         }

@@ -50,17 +50,22 @@ fn old_vllm() -> (Backend, Transcoders) {
 }
 
 fn trt_llm() -> (Backend, Transcoders) {
-    trt_llm_with(StreamOutput::Delta)
+    trt_llm_with(StreamOutput::Delta, false)
 }
 
 fn trt_llm_cumulative() -> (Backend, Transcoders) {
-    trt_llm_with(StreamOutput::Cumulative)
+    trt_llm_with(StreamOutput::Cumulative, false)
 }
 
-fn trt_llm_with(stream_output: StreamOutput) -> (Backend, Transcoders) {
+fn trt_llm_that_repeats_prompts() -> (Backend, Transcoders) {
+    trt_llm_with(StreamOutput::Delta, true)
+}
+
+fn trt_llm_with(stream_output: StreamOutput, repeats_prompt: bool) -> (Backend, Transcoders) {
     let trt_llm = TrtLlm {
         wire: Wire::Triton,
         stream_output,
+        repeats_prompt,
         ..TrtLlm::default()
     };
     let transcoders = Transcoders {
@@ -194,17 +199,20 @@ fn json(status: u16, body: &'static str) -> Answer {
     }
 }
 
-const VLLM_WHOLE: &str = r#"{"model_name":"llama","model_version":"1","text_output":"é it is","finish_reason":"length","num_output_tokens":4}"#;
+const VLLM_WHOLE: &str = r#"{"model_name":"llama","model_version":"1","text_output":"é it is","finish_reason":"length","num_input_tokens":9,"num_output_tokens":4}"#;
 const VLLM_EVENTS: &str = concat!(
-    r#"data: {"finish_reason":"None","model_name":"llama","num_output_tokens":1,"text_output":"é"}"#,
+    r#"data: {"finish_reason":"None","model_name":"llama","num_input_tokens":9,"num_output_tokens":1,"text_output":"é"}"#,
     "\n\n: ping\r\n",
-    r#"data: {"finish_reason":"None","model_name":"llama","num_output_tokens":2,"text_output":" it"}"#,
+    r#"data: {"finish_reason":"None","model_name":"llama","num_input_tokens":9,"num_output_tokens":2,"text_output":" it"}"#,
     "\r\n\r\n",
     r#"data: {"finish_reason":"stop","num_output_tokens":1,"text_output":""}"#,
     "\n\n",
 );
 const OLD_WHOLE: &str = r#"{"text_output":"user: Say"}"#;
 const TRT_WHOLE: &str = r#"{"context_logits":0.0,"cum_log_probs":0.0,"model_name":"ensemble","model_version":"1","output_log_probs":[0.0,0.0],"sequence_end":false,"sequence_id":0,"text_output":"system: Be brief.\nuser: Say \"é\"\nassistant: é"}"#;
+/// The answer begins with the prompt, and ends at the limit of 512 tokens.
+const TRT_COUNTED: &str =
+    r#"{"num_input_tokens":2,"num_output_tokens":512,"text_output":"Once upon a time"}"#;
 const TRT_EVENTS: &str = concat!(
     r#"data: {"model_name":"ensemble","output_log_probs":[0.0,0.0],"text_output":" é"}"#,
     "\n\n",
@@ -242,6 +250,20 @@ const OTHER_JSON: &str = r#"{"outputs":[]}"#;
 #[case("triton_completion_stream", vllm(), COMPLETIONS, &streamed(COMPLETION_BODY), events(VLLM_EVENTS))]
 #[case("triton_old_chatml", old_vllm(), CHAT, CHAT_BODY, json(200, OLD_WHOLE))]
 #[case("trt_llm_chat", trt_llm(), CHAT, CHAT_BODY, json(200, TRT_WHOLE))]
+#[case(
+    "trt_llm_that_repeats",
+    trt_llm_that_repeats_prompts(),
+    CHAT,
+    CHAT_BODY,
+    json(200, TRT_WHOLE)
+)]
+#[case(
+    "trt_llm_counted",
+    trt_llm(),
+    COMPLETIONS,
+    COMPLETION_BODY,
+    json(200, TRT_COUNTED)
+)]
 #[case(
     "trt_llm_completion",
     trt_llm(),

@@ -79,8 +79,8 @@ impl Reply {
         }
     }
 
-    /// The whole answer.
-    pub(crate) fn whole(&self, text: &str, finish: &str, usage: Usage) -> Vec<u8> {
+    /// The whole answer, with what it took if that is known.
+    pub(crate) fn whole(&self, text: &str, finish: &str, usage: Option<Usage>) -> Vec<u8> {
         let (object, content) = match self.api {
             Api::Chat => {
                 let role = "assistant";
@@ -91,7 +91,7 @@ impl Reply {
         };
         let choices = [choice(content, Some(finish))];
         let mut body = Vec::new();
-        self.write(&mut body, object, &choices, Some(usage));
+        self.write(&mut body, object, &choices, usage);
         body
     }
 

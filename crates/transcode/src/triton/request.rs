@@ -28,6 +28,8 @@ struct VllmBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     return_finish_reason: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    return_num_input_tokens: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     return_num_output_tokens: Option<bool>,
 }
 
@@ -44,6 +46,8 @@ struct VllmSampling<'a> {
 struct TrtLlmBody<'a> {
     text_input: &'a str,
     stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exclude_input_in_output: Option<bool>,
     max_tokens: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
@@ -94,12 +98,15 @@ pub(super) fn body(
                 exclude_input_in_output: true,
                 sampling_parameters: serde_json::to_string(&sampling).map_err(|_| unwritable())?,
                 return_finish_reason: extra,
+                return_num_input_tokens: extra,
                 return_num_output_tokens: extra,
             };
             serde_json::to_vec(&body).map_err(|_| unwritable())
         }
         Dialect::TrtLlm {
-            default_max_tokens, ..
+            default_max_tokens,
+            repeats_prompt,
+            ..
         } => {
             if target.adapter.is_some() {
                 let message = "model: the model server chooses no adapter by its name";
@@ -113,6 +120,7 @@ pub(super) fn body(
             let body = TrtLlmBody {
                 text_input: input,
                 stream: asked.stream,
+                exclude_input_in_output: (!repeats_prompt).then_some(true),
                 max_tokens: sampling.max_tokens.unwrap_or(default_max_tokens),
                 temperature: sampling.temperature,
                 top_p: sampling.top_p,

@@ -10,9 +10,6 @@ use crate::{
     transcoder::{Call, Usage},
 };
 
-/// Bytes of text that stand for one token where the server counts none.
-const BYTES_PER_TOKEN: usize = 4;
-
 /// Bytes of a reader's message that a client is told.
 const MAX_MESSAGE: usize = 200;
 
@@ -23,10 +20,7 @@ pub(super) struct Response {
     include_usage: bool,
     /// Tokens after which the server stops.
     limit: Option<u64>,
-    prompt_bytes: usize,
     text: Text,
-    /// Of the text that the client got.
-    text_bytes: usize,
     /// The role chunk has been sent.
     begun: bool,
     finish: Option<String>,
@@ -57,16 +51,17 @@ enum OneOrMany<T> {
 impl Response {
     /// The answer to a request of which the model reads `input`.
     pub(super) fn new(dialect: Dialect, asked: &Asked, input: String, call: &Call) -> Self {
-        let prompt_bytes = input.len();
         let (limit, text) = match dialect {
-            // It is asked to leave the input out; what looks like it is the model's.
             Dialect::Vllm { .. } => (asked.sampling.max_tokens, Text::default()),
             Dialect::TrtLlm {
                 default_max_tokens,
                 output,
+                repeats_prompt,
             } => {
                 let limit = asked.sampling.max_tokens.unwrap_or(default_max_tokens);
-                let text = Text::new(input, output == StreamOutput::Cumulative);
+                // else it is asked to leave the input out, and what looks like it is the model's
+                let repeated = if repeats_prompt { input } else { String::new() };
+                let text = Text::new(repeated, output == StreamOutput::Cumulative);
                 (Some(limit), text)
             }
         };
@@ -74,7 +69,6 @@ impl Response {
             reply: Reply::new(asked.api, &call.request_id, call.created, &asked.model),
             include_usage: asked.include_usage,
             limit: limit.map(u64::from),
-            prompt_bytes,
             text,
             ..Self::default()
         }
@@ -89,14 +83,14 @@ impl Response {
         Ok(())
     }
 
-    /// Ends a stream.
-    pub(super) fn end_stream(&mut self, out: &mut Vec<u8>) -> Usage {
+    /// Ends a stream. What it took is known if the server has counted it.
+    pub(super) fn end_stream(&mut self, out: &mut Vec<u8>) -> Option<Usage> {
         let rest = self.text.finish();
         self.begin(out);
         self.send(&rest, out);
         let usage = self.usage();
-        self.reply.finish_chunk(out, self.finish(usage));
-        if self.include_usage {
+        self.reply.finish_chunk(out, self.finish());
+        if let Some(usage) = usage.filter(|_| self.include_usage) {
             self.reply.usage_chunk(out, usage);
         }
         out.extend_from_slice(DONE);
@@ -104,13 +98,12 @@ impl Response {
     }
 
     /// The answer to a whole body.
-    pub(super) fn whole(&mut self, body: &[u8]) -> Result<(Vec<u8>, Usage), Failure> {
+    pub(super) fn whole(&mut self, body: &[u8]) -> Result<(Vec<u8>, Option<Usage>), Failure> {
         let text = self.read(body)?;
         let mut text = self.text.add(&text)?;
         text.push_str(&self.text.finish());
-        self.text_bytes = text.len();
         let usage = self.usage();
-        Ok((self.reply.whole(&text, self.finish(usage), usage), usage))
+        Ok((self.reply.whole(&text, self.finish(), usage), usage))
     }
 
     /// The text of a document; the rest is recorded.
@@ -143,24 +136,24 @@ impl Response {
 
     fn send(&mut self, text: &str, out: &mut Vec<u8>) {
         if !text.is_empty() {
-            self.text_bytes = self.text_bytes.saturating_add(text.len());
             self.reply.text_chunk(out, text);
         }
     }
 
-    fn usage(&self) -> Usage {
-        Usage {
-            prompt_tokens: self.input_tokens.unwrap_or(tokens_of(self.prompt_bytes)),
-            completion_tokens: self.output_tokens.unwrap_or(tokens_of(self.text_bytes)),
-        }
+    /// What the server has counted. Clients are billed by it, so that nothing is guessed.
+    fn usage(&self) -> Option<Usage> {
+        Some(Usage {
+            prompt_tokens: self.input_tokens?,
+            completion_tokens: self.output_tokens?,
+        })
     }
 
-    fn finish(&self, usage: Usage) -> &str {
-        let at_limit = self
-            .limit
-            .is_some_and(|limit| usage.completion_tokens >= limit);
-        let guess = if at_limit { "length" } else { "stop" };
-        self.finish.as_deref().unwrap_or(guess)
+    /// What the server says; else `length` where it has counted as many tokens as it may generate.
+    fn finish(&self) -> &str {
+        let counted = self.output_tokens.zip(self.limit);
+        let at_limit = counted.is_some_and(|(tokens, limit)| tokens >= limit);
+        let known = if at_limit { "length" } else { "stop" };
+        self.finish.as_deref().unwrap_or(known)
     }
 }
 
@@ -179,8 +172,4 @@ impl<T> OneOrMany<T> {
 pub(super) fn error_message(body: &[u8]) -> Option<String> {
     let document: Document = serde_json::from_slice(body).ok()?;
     document.error
-}
-
-fn tokens_of(bytes: usize) -> u64 {
-    u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX)
 }

@@ -440,6 +440,7 @@ fn transcoders(mut section: Section<'_>) -> Transcoders {
             stream_output: trt_llm
                 .choice("stream_output", &outputs)
                 .unwrap_or_default(),
+            repeats_prompt: trt_llm.flag("repeats_prompt", default.trt_llm.repeats_prompt),
         },
     };
     triton.finish();

@@ -227,7 +227,8 @@ fn transcoders_and_the_log_have_their_fields() {
     let filter = accepted(&with(
         "log: {enabled: true, path: /var/log/llm.json}\nprompt_mode: text\nlength_unit: bytes\n\
          transcoders: {triton: {extra_outputs: false, chat_template: chatml}, \
-         trt-llm: {wire: triton, default_max_tokens: 9, stream_output: cumulative}}",
+         trt-llm: {wire: triton, default_max_tokens: 9, stream_output: cumulative, \
+         repeats_prompt: true}}",
     ));
     let log = AccessLog {
         enabled: true,
@@ -243,6 +244,7 @@ fn transcoders_and_the_log_have_their_fields() {
         chat_template: ChatTemplate::Plain,
         default_max_tokens: 9,
         stream_output: StreamOutput::Cumulative,
+        repeats_prompt: true,
     };
     assert_eq!(filter.transcoders, Transcoders { triton, trt_llm });
 }

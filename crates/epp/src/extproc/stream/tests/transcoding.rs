@@ -223,7 +223,7 @@ async fn another_path_and_body_go_to_the_server_by_the_same_route(
     );
     assert_eq!(
         said.body(),
-        r#"{"text_input":"user: hi\nassistant:","stream":false,"exclude_input_in_output":true,"sampling_parameters":"{\"max_tokens\":5}","return_finish_reason":true,"return_num_output_tokens":true}"#
+        r#"{"text_input":"user: hi\nassistant:","stream":false,"exclude_input_in_output":true,"sampling_parameters":"{\"max_tokens\":5}","return_finish_reason":true,"return_num_input_tokens":true,"return_num_output_tokens":true}"#
     );
     let length = said.body().len().to_string();
     let wanted = (mode == BUFFERED).then_some(length.as_str());
