@@ -125,7 +125,22 @@ impl PoolInput<'_> {
         } else {
             (Status::False, "PartiallyExported")
         };
-        self.exported(status, reason, tally.message(), !tally.pending)
+        let mut message = tally.message();
+        if tally.carrying > 0
+            && let Some(why) = self.unusable()
+        {
+            // writing to a String cannot fail
+            let _ = write!(message, "; usable by none: {why}");
+        }
+        self.exported(status, reason, message, !tally.pending)
+    }
+
+    /// Why no other cluster can use the entry. Its owner can mend it, and sees this condition alone.
+    fn unusable(&self) -> Option<String> {
+        let entry = super::entry_of(self.imports, self.exporter)?;
+        let ready = conditions::find(&entry.conditions, conditions::READY)?;
+        let is_false = ready.status == Status::False.as_str();
+        is_false.then(|| format!("{}: {}", ready.reason, ready.message))
     }
 
     /// Which rule keeps the pool from being exported, and where it is.

@@ -48,7 +48,7 @@ pub(super) fn resolve(
         return Resolution::unresolved(
             "InvalidKind",
             format!(
-                "the endpoint picker is a {}/{}: only a core Service can be exported",
+                "the endpoint picker is of kind {}/{}: only a core Service can be exported",
                 epp.group, epp.kind
             ),
         );

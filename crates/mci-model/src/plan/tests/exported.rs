@@ -158,3 +158,22 @@ fn annotations_without_effect_are_listed_by_exporter() {
         assert_eq!(plan.ignored, expected.into_iter().collect(), "{port}");
     }
 }
+
+#[test]
+fn an_export_that_nobody_can_use_says_so_to_its_owner() {
+    let mut world = mk_world(&["a", "b"]);
+    let policy = mk_policy();
+    let key = mk_key("llm");
+    let mut pool = mk_pool("llm", Some("ClusterSet"));
+    let epp = pool.epp.as_mut().expect("an endpoint picker");
+    epp.group = "extensions.higress.io".to_owned();
+    epp.kind = "WasmPlugin".to_owned();
+    world.update(&mk_name("a"), Update::PoolApplied(pool), NOW);
+    settle(&mut world, &policy, NOW);
+    let (status, reason, message) = exported(&world, &policy, "a", &key, NOW);
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "Exported"));
+    assert_eq!(
+        message,
+        "exported to 1/1; usable by none: InvalidKind: the endpoint picker is of kind extensions.higress.io/WasmPlugin: only a core Service can be exported"
+    );
+}
