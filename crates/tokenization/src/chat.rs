@@ -46,7 +46,7 @@ impl Body {
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
         let value = json::parse(text).map_err(|error| match error {
             JsonError::Invalid(..) => Refusal::BadRequest(error.to_string()),
-            JsonError::Number => Refusal::Unsupported(error.to_string()),
+            JsonError::LeftToEngine(_) => Refusal::Unsupported(error.to_string()),
         })?;
         if value.kind() != ValueKind::Map {
             return Err(bad("the request body is no JSON object"));
@@ -59,15 +59,14 @@ impl Body {
         member(&self.0, name)
     }
 
-    /// A member that is a boolean, if it is there.
+    /// A member that is a boolean or stands for one in the engine, if it is there.
     pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
-        if value.kind() != ValueKind::Bool {
-            return Err(bad(&format!("{name} is no boolean")));
-        }
-        Ok(Some(value.is_true()))
+        let flag = as_flag(&value);
+        flag.map(Some)
+            .ok_or_else(|| bad(&format!("{name} is no boolean")))
     }
 
     /// Refuses what only the engine can do.
@@ -139,9 +138,9 @@ impl Body {
 impl From<TemplateError> for Refusal {
     fn from(error: TemplateError) -> Self {
         match error {
-            TemplateError::Raised(_) | TemplateError::TooMuch => Self::Template(error.to_string()),
+            TemplateError::Raised(_) => Self::Template(error.to_string()),
             // what is lacking here may be there in the engine, which says so itself where it is not
-            TemplateError::Failed(_) | TemplateError::Syntax(_) => {
+            TemplateError::Failed(_) | TemplateError::Syntax(_) | TemplateError::TooMuch => {
                 Self::Unsupported(error.to_string())
             }
         }
@@ -150,6 +149,21 @@ impl From<TemplateError> for Refusal {
 
 pub(crate) fn bad(message: &str) -> Refusal {
     Refusal::BadRequest(message.to_owned())
+}
+
+/// The words and numbers that the engine's reader of requests takes for a boolean.
+fn as_flag(value: &Value) -> Option<bool> {
+    let text = match value.kind() {
+        ValueKind::Bool => return Some(value.is_true()),
+        ValueKind::Number if *value == Value::from(0) => return Some(false),
+        ValueKind::Number if *value == Value::from(1) => return Some(true),
+        _ => value.as_str()?.to_ascii_lowercase(),
+    };
+    match text.as_str() {
+        "1" | "on" | "t" | "true" | "y" | "yes" => Some(true),
+        "0" | "off" | "f" | "false" | "n" | "no" => Some(false),
+        _ => None,
+    }
 }
 
 fn member(value: &Value, name: &str) -> Option<Value> {
@@ -315,7 +329,7 @@ fn joined(parts: &Value, format: ContentFormat) -> Value {
     texts.join("\n").into()
 }
 
-/// A tool call whose arguments are an object: templates take nothing else.
+/// A tool call whose arguments are what their text says: an object in general.
 fn tool_call(call: &Value) -> Result<Value, Refusal> {
     let function = member(call, "function").filter(|function| function.kind() == ValueKind::Map);
     let kind = member(call, "type");
@@ -323,16 +337,24 @@ fn tool_call(call: &Value) -> Result<Value, Refusal> {
     let Some(function) = function.filter(|_| is_function) else {
         return Err(bad("a tool call is no call of a function"));
     };
-    let arguments = member(&function, "arguments").unwrap_or_default();
-    let parsed = match arguments.as_str() {
-        Some(text) => match json::parse(text) {
-            Err(error @ JsonError::Number) => return Err(Refusal::Unsupported(error.to_string())),
-            parsed => parsed.unwrap_or_default(),
+    let arguments = member(&function, "arguments").filter(Value::is_true);
+    let parsed = match arguments {
+        None => dict(Map::new()),
+        Some(arguments) => match arguments.as_str() {
+            Some(text) => json::parse(text).map_err(|error| match error {
+                JsonError::LeftToEngine(_) => Refusal::Unsupported(error.to_string()),
+                JsonError::Invalid(..) => Refusal::Unsupported(
+                    "arguments of a tool call that are no JSON are left to the engine".to_owned(),
+                ),
+            })?,
+            None if matches!(arguments.kind(), ValueKind::Map | ValueKind::Seq) => arguments,
+            None => {
+                return Err(bad(
+                    "the arguments of a tool call are neither text nor an object",
+                ));
+            }
         },
-        None => arguments,
     };
-    let is_object = parsed.kind() == ValueKind::Map;
-    let parsed = if is_object { parsed } else { dict(Map::new()) };
     let mut function: Map = members(&function, "function")?.into_iter().collect();
     function.insert("arguments".into(), parsed);
     let mut call: Map = members(call, "a tool call")?.into_iter().collect();

@@ -2,54 +2,102 @@
 //!
 //! As in Python, an object keeps the order of its keys, and of a key given twice the last value in the first place.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use indexmap::IndexMap;
 use minijinja::Value;
 use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor},
+    Deserializer,
+    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::error::Category;
 
 use crate::python::{Dict, List};
 
+/// Memory that the values of one text may take, in units of a number's: some 100 MiB. A prompt of four million ids
+/// fits, and so does every conversation that is not made to fill memory.
+const MAX_UNITS: u32 = 4 << 20;
+
+/// What a list or an object takes beside its items.
+const UNITS_OF_LIST: u32 = 4;
+
 /// An object of a template's values.
 pub(crate) type Map = IndexMap<Value, Value>;
 
-/// Why a text is none.
+/// Why a text is not read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JsonError {
     /// No JSON, or JSON that no string of Unicode can hold: a lone surrogate.
     #[error("the request body is no valid JSON (line {0}, column {1})")]
     Invalid(usize, usize),
-    /// It has a whole number that only Python keeps exactly.
-    #[error("the request body has a number beyond 64 bits")]
-    Number,
+    /// Python reads it, and an engine may.
+    #[error("the request body has {0}, which is left to the engine")]
+    LeftToEngine(&'static str),
 }
 
 /// Reads one JSON value.
 pub(crate) fn parse(text: &str) -> Result<Value, JsonError> {
-    match serde_json::from_str::<Json>(text) {
-        Ok(Json(value)) => Ok(value),
-        Err(error) if error.classify() == Category::Data => Err(JsonError::Number),
-        Err(error) => Err(JsonError::Invalid(error.line(), error.column())),
-    }
+    let units = Cell::new(MAX_UNITS);
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let read = Json { units: &units }.deserialize(&mut reader);
+    let read = read.and_then(|value| reader.end().map(|()| value));
+    read.map_err(|error| match error.classify() {
+        Category::Data if units.get() == 0 => {
+            JsonError::LeftToEngine("more values than the Processor keeps in memory")
+        }
+        Category::Data => JsonError::LeftToEngine("a number beyond 64 bits"),
+        _ => known_to_python(text, &error)
+            .unwrap_or(JsonError::Invalid(error.line(), error.column())),
+    })
 }
 
-struct Json(Value);
+/// What Python's reader takes, and this one does not.
+fn known_to_python(text: &str, error: &serde_json::Error) -> Option<JsonError> {
+    // the library has no other way to tell its own limits from what is no JSON
+    let message = error.to_string();
+    let what = if message.starts_with("recursion limit") {
+        "more than 127 levels of nesting"
+    } else if message.starts_with("number out of range") {
+        "a number beyond 64 bits"
+    } else if text.starts_with('\u{feff}') {
+        "a byte order mark"
+    } else if text.contains("NaN") || text.contains("Infinity") {
+        "a number that is not finite"
+    } else {
+        return None;
+    };
+    Some(JsonError::LeftToEngine(what))
+}
 
-struct JsonVisitor;
+/// Reads a value that is paid for with the units that are left.
+#[derive(Clone, Copy)]
+struct Json<'a> {
+    units: &'a Cell<u32>,
+}
 
 // === impl Json ===
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor).map(Self)
+impl Json<'_> {
+    fn take<E: serde::de::Error>(self, units: u32) -> Result<(), E> {
+        let left = self.units.get().saturating_sub(units);
+        self.units.set(left);
+        if left == 0 {
+            return Err(E::custom("more values than are kept"));
+        }
+        Ok(())
     }
 }
 
-impl<'de> Visitor<'de> for JsonVisitor {
+impl<'de> DeserializeSeed<'de> for Json<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.take::<D::Error>(1)?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Json<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,16 +138,20 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        self.take::<A::Error>(UNITS_OF_LIST)?;
         let mut values = Vec::new();
-        while let Some(Json(value)) = list.next_element()? {
+        while let Some(value) = list.next_element_seed(self)? {
             values.push(value);
         }
         Ok(Value::from_object(List(values)))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        self.take::<A::Error>(UNITS_OF_LIST)?;
         let mut members = Map::new();
-        while let Some((key, Json(value))) = map.next_entry::<String, Json>()? {
+        while let Some(key) = map.next_key::<String>()? {
+            self.take::<A::Error>(UNITS_OF_LIST)?;
+            let value = map.next_value_seed(self)?;
             members.insert(key.into(), value);
         }
         Ok(Value::from_object(Dict(members)))
@@ -122,7 +174,7 @@ mod tests {
     #[case::lone_surrogate(r#"["\ud800"]"#)]
     #[case::lone_low_surrogate(r#"["\udc00"]"#)]
     #[case::cut_off("{\"a\":")]
-    #[case::too_deep(&"[".repeat(10_000))]
+    #[case::something_behind_it("{} x")]
     fn what_no_string_can_hold_is_invalid(#[case] text: &str) {
         assert!(
             matches!(parse(text), Err(JsonError::Invalid(1, _))),
@@ -136,11 +188,39 @@ mod tests {
     #[case("18446744073709551616", false)]
     #[case("-9223372036854775809", false)]
     #[case("1e300", false)]
+    #[case("1e400", false)]
     fn a_number_that_may_be_a_larger_integer_is_refused(#[case] text: &str, #[case] read: bool) {
         let value = parse(text);
-        assert_eq!(value.is_ok(), read, "{value:?}");
+        let left = matches!(
+            value,
+            Err(JsonError::LeftToEngine("a number beyond 64 bits"))
+        );
+        assert_eq!(left, !read, "{value:?}");
         if let Ok(value) = value {
             assert_eq!(value.to_string(), text);
+        }
+    }
+
+    #[rstest]
+    #[case::deep(&format!("{}1{}", "[".repeat(200), "]".repeat(200)), "levels")]
+    #[case::deep_and_cut_off(&"[".repeat(10_000), "levels")]
+    #[case::not_a_number(r#"{"temperature": NaN}"#, "finite")]
+    #[case::infinite(r#"{"temperature": -Infinity}"#, "finite")]
+    #[case::byte_order_mark("\u{feff}{}", "byte order")]
+    fn what_python_reads_is_left_to_the_engine(#[case] text: &str, #[case] what: &str) {
+        let error = parse(text).unwrap_err();
+        assert!(matches!(error, JsonError::LeftToEngine(_)), "{error:?}");
+        assert!(error.to_string().contains(what), "{error}");
+    }
+
+    #[test]
+    fn the_memory_that_values_take_is_bounded() {
+        let numbers = |count: usize| format!("[{}1]", "1,".repeat(count));
+        assert!(parse(&numbers(3_000_000)).is_ok());
+        let lists = format!("[{}[]]", "[],".repeat(1_000_000));
+        for text in [numbers(5_000_000), lists] {
+            let error = parse(&text).unwrap_err();
+            assert!(error.to_string().contains("more values"), "{error}");
         }
     }
 }

@@ -15,6 +15,7 @@ mod chat;
 mod files;
 #[cfg(test)]
 mod fixtures;
+mod growth;
 mod json;
 mod model;
 mod python;

@@ -11,6 +11,7 @@ use crate::{
     chat::{Body, ContentFormat, bad},
     files::{LoadError, ModelFiles, Templates},
     json::Map,
+    python::MAX_TEXT,
     segment::SegmentCache,
     tokenizer::Tokenizer,
 };
@@ -204,6 +205,12 @@ impl Model {
     ) -> Result<Vec<u32>, Refusal> {
         let ids = match prompt {
             Prompt::Ids(ids) => ids,
+            Prompt::Text { text, .. } if text.len() > MAX_TEXT => {
+                return Err(Refusal::Unsupported(format!(
+                    "a prompt of more than {} MiB is left to the engine",
+                    MAX_TEXT >> 20
+                )));
+            }
             Prompt::Text {
                 text,
                 add_special_tokens,
@@ -221,8 +228,9 @@ impl Model {
         };
         if let Some(max) = self.max_model_len.filter(|max| ids.len() > *max) {
             let count = ids.len();
-            return Err(Refusal::BadRequest(format!(
-                "the prompt has {count} tokens, and the model takes {max}: shorten it"
+            // the file may name less than the engine takes, and the engine tells the client itself
+            return Err(Refusal::Unsupported(format!(
+                "the prompt has {count} tokens, and the models file names a limit of {max}"
             )));
         }
         Ok(ids)

@@ -1,6 +1,8 @@
 //! Chat templates: Jinja as the renderer of Python runs it.
 
 mod content;
+mod filters;
+mod rewrite;
 #[cfg(test)]
 mod tests;
 
@@ -8,19 +10,22 @@ use std::{error::Error as _, fmt, io, sync::Arc};
 
 use jiff::civil::DateTime;
 use minijinja::{
-    AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value,
+    AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value,
     syntax::SyntaxConfig,
     value::{Kwargs, ValueKind},
 };
 
-use crate::{json::Map, python};
+use crate::{
+    json::Map,
+    python::{self, MAX_TEXT},
+};
 
-/// Bytes that a template may write: four times the largest prompt.
-const MAX_OUTPUT: usize = 64 << 20;
-
-/// Steps and 64-byte pieces of data: an output of 64 MiB takes a million, ten thousand messages of some hundred steps
-/// each another million or two. What asks for far more does not end soon.
+/// Steps and 64-byte pieces of data, or 16-byte pieces of values that are written: an output of 16 MiB takes a million,
+/// ten thousand messages of some hundred steps each another million or two. What asks for far more does not end soon.
 const FUEL: u64 = 8_000_000;
+
+/// Bytes of a message: clients see it, and it may repeat what they sent.
+const MAX_MESSAGE: usize = 2048;
 
 /// The name under which the one template of an environment is known.
 const NAME: &str = "chat_template";
@@ -30,8 +35,6 @@ const NAME: &str = "chat_template";
 pub(crate) struct Template {
     env: Arc<Environment<'static>>,
     iterates_content: bool,
-    /// It may join values by `~`, which writes numbers in its own way.
-    joins: bool,
 }
 
 /// Why a template gives no text.
@@ -47,7 +50,10 @@ pub(crate) enum TemplateError {
     #[error("the chat template fails: {0}")]
     Failed(String),
     /// It wrote too much, or ran for too long.
-    #[error("the chat template takes too long, or writes more than {} MiB", MAX_OUTPUT >> 20)]
+    #[error(
+        "the chat template takes too long, or writes more than {} MiB: send fewer messages, or smaller tools",
+        MAX_TEXT >> 20
+    )]
     TooMuch,
 }
 
@@ -55,7 +61,7 @@ pub(crate) enum TemplateError {
 #[derive(Debug)]
 struct Raised(String);
 
-/// Takes at most [`MAX_OUTPUT`] bytes.
+/// Takes at most [`MAX_TEXT`] bytes.
 #[derive(Debug, Default)]
 struct BoundedText(Vec<u8>);
 
@@ -71,7 +77,7 @@ impl Template {
             .lstrip_blocks(true)
             .build()
             .map_err(syntax_error)?;
-        let joins = source.contains('~');
+        let rewritten = rewrite::rewrite(&source, &syntax)?;
         let iterates_content = content::is_iterated(&source, syntax.clone());
         let mut env = Environment::new();
         env.set_syntax(syntax);
@@ -79,19 +85,22 @@ impl Template {
         env.set_auto_escape_callback(|_| AutoEscape::None);
         env.set_unknown_method_callback(python::method);
         env.set_fuel(Some(FUEL));
-        env.set_formatter(|out, _, value| match value.kind() {
+        env.set_formatter(|out, state, value| match value.kind() {
             ValueKind::Undefined => Ok(()),
             ValueKind::String => write(out, value.as_str().unwrap_or_default()),
-            _ => write(out, &python::str(value)),
+            _ => {
+                let state: &State<'_, '_> = state;
+                write(out, &python::str(value, state)?)
+            }
         });
+        filters::register(&mut env);
         env.add_filter("tojson", tojson);
-        env.add_filter("string", |value: &Value| python::str(value));
         env.add_function("raise_exception", raise_exception);
-        env.add_template_owned(NAME, source).map_err(syntax_error)?;
+        env.add_template_owned(NAME, rewritten)
+            .map_err(syntax_error)?;
         Ok(Self {
             env: Arc::new(env),
             iterates_content,
-            joins,
         })
     }
 
@@ -106,11 +115,6 @@ impl Template {
         mut variables: Map,
         now: DateTime,
     ) -> Result<String, TemplateError> {
-        if self.joins && variables.values().any(python::has_exponent) {
-            return Err(TemplateError::Failed(
-                "it joins values, and one is a number with an exponent".to_owned(),
-            ));
-        }
         let strftime = Value::from_function(move |format: &str| {
             jiff::fmt::strtime::format(format, now)
                 .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
@@ -132,16 +136,17 @@ fn write(out: &mut minijinja::Output<'_>, text: &str) -> Result<(), Error> {
 }
 
 fn tojson(
+    state: &State<'_, '_>,
     value: &Value,
     ensure_ascii: Option<Value>,
     indent: Option<Value>,
     kwargs: Kwargs,
 ) -> Result<String, Error> {
-    python::Dumps::new(ensure_ascii, indent, &kwargs)?.dump(value)
+    python::Dumps::new(ensure_ascii, indent, &kwargs)?.dump(value, state)
 }
 
-fn raise_exception(message: &Value) -> Result<Value, Error> {
-    let text = python::str(message);
+fn raise_exception(state: &State<'_, '_>, message: &Value) -> Result<Value, Error> {
+    let text = python::str_cut(message, state, MAX_MESSAGE)?;
     let error = Error::new(ErrorKind::InvalidOperation, "raised by the template");
     Err(error.with_source(Raised(text)))
 }
@@ -190,13 +195,19 @@ fn render_error(error: Error) -> TemplateError {
 /// What is wrong, and where; without the source code around it.
 fn describe(error: &Error) -> String {
     let what = match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
+        Some(detail) => format!("{}: {}", error.kind(), cut(detail)),
         None => error.kind().to_string(),
     };
     match error.line() {
         Some(line) => format!("{what} (line {line} of the template)"),
         None => what,
     }
+}
+
+/// The beginning of a message.
+fn cut(message: &str) -> &str {
+    let end = message.floor_char_boundary(MAX_MESSAGE);
+    message.get(..end).unwrap_or_default()
 }
 
 // === impl Raised ===
@@ -213,7 +224,7 @@ impl std::error::Error for Raised {}
 
 impl io::Write for BoundedText {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT {
+        if self.0.len() + bytes.len() > MAX_TEXT {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.0.extend_from_slice(bytes);

@@ -6,10 +6,16 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use tokenizers::Tokenizer as Inner;
 use tracing::{error, warn};
 
-use crate::segment::{Cutter, SegmentCache};
+use crate::{
+    growth::Growth,
+    segment::{Cutter, SegmentCache},
+};
 
 /// Prompts on which the law is proven when a tokenizer is loaded.
 const PROOFS: usize = 1000;
+
+/// Bytes of a token in these prompts: a longer one would make each of them long.
+const MAX_PROOF_TOKEN: usize = 256;
 
 /// Where the proof's prompts come from: the same at each load.
 const PROOF_SEED: u64 = 1337;
@@ -46,6 +52,7 @@ const PIECES: [&str; 24] = [
 #[derive(Debug)]
 pub(crate) struct Tokenizer {
     inner: Inner,
+    growth: Growth,
     /// Absent: there is nothing to cut at, or parts encode to other ids than the whole.
     cutter: Option<Cutter>,
     /// Off once a prompt has shown that the proof was too weak.
@@ -65,6 +72,8 @@ pub(crate) struct TokenizerError(String);
 impl Tokenizer {
     /// Reads a `tokenizer.json`; `number` is one that no other tokenizer has.
     pub(crate) fn from_bytes(json: &[u8], number: u64) -> Result<Self, TokenizerError> {
+        // first of all: to read the file is to normalize its tokens
+        let growth = Growth::of(json).map_err(|error| TokenizerError(error.to_string()))?;
         let mut inner =
             Inner::from_bytes(json).map_err(|error| TokenizerError(error.to_string()))?;
         // the file may have both, and the engine sets neither
@@ -76,6 +85,7 @@ impl Tokenizer {
         let cutter = Cutter::new(tokens.values());
         let mut tokenizer = Self {
             inner,
+            growth,
             cutter,
             in_parts: AtomicBool::new(true),
             number,
@@ -96,6 +106,8 @@ impl Tokenizer {
         text: &str,
         add_special_tokens: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
+        let fits = self.growth.check(text);
+        fits.map_err(|error| TokenizerError(error.to_string()))?;
         let encoding = self.inner.encode_fast(text, add_special_tokens);
         let encoding = encoding.map_err(|error| TokenizerError(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
@@ -123,7 +135,8 @@ impl Tokenizer {
             let part = cache.get(self.number, part, |part| self.encode_whole(part, false))?;
             ids.extend_from_slice(&part);
         }
-        if verify_sample > 0.0 && rng.random_bool(verify_sample.min(1.0)) {
+        let is_checked = verify_sample > 0.0 && rng.random_bool(verify_sample.min(1.0));
+        if is_checked && self.growth.check(text).is_ok() {
             let whole = self.encode_whole(text, false)?;
             if whole != ids {
                 self.verify_failed.fetch_add(1, Relaxed);
@@ -156,6 +169,7 @@ impl Tokenizer {
         let mut tokens: Vec<&str> = tokens
             .values()
             .map(|token| token.content.as_str())
+            .filter(|token| token.len() <= MAX_PROOF_TOKEN)
             .collect();
         tokens.sort_unstable();
         let mut rng = StdRng::seed_from_u64(PROOF_SEED);

@@ -1,6 +1,6 @@
 """Writes the goldens of chat templates: what the renderer of transformers makes of templates and conversations.
 
-    python3 -m venv venv && venv/bin/pip install jinja2==3.1.6 transformers==5.23.0
+    python3 -m venv venv && venv/bin/pip install jinja2==3.1.6 transformers==5.24.0
     venv/bin/python crates/tokenization/tests/goldens.py
 
 The output is committed; the tests read it and need no Python.
@@ -83,6 +83,41 @@ TRAPS = [
     ("t5_concat", "{{ 'a' + x.missing }}", r'{"x": {}}'),
     ("t6_raise", "{% if messages[0].role != 'user' %}{{ raise_exception('Roles must alternate: ' + messages[0].role) }}{% endif %}", r'{"messages": [{"role": "tool"}]}'),
     ("t6_raise_not_reached", "{{ 'ok' if messages[0].role == 'user' else raise_exception('no') }}", r'{"messages": [{"role": "user"}]}'),
+    # tests and truth of what is not a list
+    ("n1_tools", "{% if tools is iterable and tools | length > 0 %}x{% else %}y{% endif %}", r'{"tools": null}'),
+    ("n1_tools_not_mapping", "{% if not tools is mapping and tools is iterable %}x{% endif %}{% if tools is defined and tools is not none and tools is iterable %}y{% endif %}", r'{"tools": null}'),
+    ("n1_tests", "{% for x in l %}{{ x is iterable }} {{ x is sequence }} {{ x is mapping }} {{ x is string }} {{ x is number }} {{ x is integer }} {{ x is float }} {{ x is boolean }} {{ x is none }} {{ x is defined }} {{ x is true }} {{ x is false }};{% endfor %}", r'{"l": [null, true, false, 0, 1, 1.0, "", "a", [], [1], {}, {"a": 1}]}'),
+    ("n1_tests_undefined", "{{ nothing is iterable }} {{ nothing is sequence }} {{ nothing is mapping }} {{ nothing is string }} {{ nothing is number }} {{ nothing is none }}", r"{}"),
+    ("n1_tests_built", "{{ l[1:] is sequence }} {{ (l + l) is sequence }} {{ (l * 2) is sequence }} {{ (1, 2) is sequence }} {{ (l | map('upper')) is sequence }} {{ (l | map('upper')) is iterable }} {{ d.items() is sequence }} {{ d.keys() is iterable }}", r'{"l": ["a", "b"], "d": {"a": 1}}'),
+    ("n6_trim", "{{ x | trim }}|{{ x.strip() }}|{{ x.lstrip() }}|{{ x.rstrip() }}|{{ x.isspace() }}|{{ x.split() }}", r'{"x": "\u001c\u001f \u0085\u2003x\u001dy\u200b\u001e"}'),
+    ("n6_trim_characters", "{{ x | trim('-=') }}|{{ x.strip('-') }}", r'{"x": "-=a-=b=-"}'),
+    ("n6_splitlines", "{{ x.splitlines() }}{{ ''.splitlines() }}{{ 'a\\n'.splitlines() }}", r'{"x": "a\u2028b\r\nc\rd\u000be\u001ff\u0085g\n\nh"}'),
+    ("n6_title", "{{ x.title() }}|{{ x | title }}", r'{"x": "\u01c6ungla \ufb01x they\u0027re \u00dftraat"}'),
+    ("n6_items_key", "{% if s.items.type is defined %}a{% else %}b{% endif %}[{{ s.items.type }}][{{ s['items'].type }}][{{ s.items is defined }}][{{ s.items is mapping }}][{{ s['items'] is mapping }}]", r'{"s": {"items": {"type": "string"}}}'),
+    ("n6_items_method", "{{ {'a': 1}.items is defined }}{{ {'a': 1}.get is defined }}{{ d.keys is string }}{% if d.values %}x{% endif %}{{ d.update is defined }}{{ d.pop is defined }}{{ d.other is defined }}", r'{"d": {"update": 1, "a": 2}}'),
+    ("n6_items_namespace", "{% set ns = namespace(items=[1], keys='k') %}{% set ns.items = ns.items + [2] %}{{ ns.items }}{{ ns.keys }}", r"{}"),
+    ("n6_items_other", "{{ l.items is defined }}{{ s.keys is defined }}", r'{"l": [1], "s": "x"}'),
+    ("n6_items_called", "{% for k, v in s.items() %}{{ k }}{{ v }}{% endfor %}{{ s.get('items') }}", r'{"s": {"items": 1, "get": 2}}'),
+    ("n6_generator_true", "{% if l | selectattr('r', 'equalto', 'x') %}a{% else %}b{% endif %}{% if l | map(attribute='r') | list %}c{% endif %}{% if [] | reverse %}d{% endif %}{% if {} | items %}e{% endif %}{% if [] | select %}f{% endif %}{% if [] | unique %}g{% endif %}{% if [] | batch(2) %}h{% endif %}{% if [] | rejectattr('x') | list %}i{% endif %}", r'{"l": [{"r": "u"}]}'),
+    ("n6_generator_once", "{% set g = l | reject('equalto', 2) %}{{ g | list }}{{ g | list }}{% set h = l | map('string') %}{% for x in h %}{{ x }}{% endfor %}{% for x in h %}{{ x }}{% endfor %}", r'{"l": [1, 2, 3]}'),
+    ("n6_generator_first", "{% set g = l | select %}{{ g | first }}{{ g | first }}{{ g | join('-') }}", r'{"l": [1, 2, 3, 4]}'),
+    ("n6_generator_length", "{{ l | select | length }}", r'{"l": [1]}'),
+    ("n6_generator_last", "{{ l | select | last }}", r'{"l": [1]}'),
+    ("n6_generator_loop", "{% for x in l | select %}{{ loop.index }}{{ loop.last }}{{ loop.length }}{{ x }}{% endfor %}", r'{"l": [1, 2]}'),
+    ("n6_generator_json", "{{ l | select | tojson }}", r'{"l": [1]}'),
+    ("n6_reverse", "{{ 'abc' | reverse }}{{ l | reverse | list }}{{ l | reverse | first }}{% for x in l | reverse %}{{ x }}{% endfor %}", r'{"l": [1, 2, 3]}'),
+    ("n6_escapes", "{{ '\\U0001F600\\a\\v\\f\\b\\101\\x41\\u00e9\\/\\q' }}{{ \"\\\"'\" }}{{ 'a\\\nb' }}", r"{}"),
+    ("n6_views", "{{ d.items() }}{{ d.keys() }}{{ d.values() }}{{ d.items() | length }}{% if {}.items() %}x{% endif %}{{ d.items() | list }}", r'{"d": {"a": 1, "b": [2]}}'),
+    ("h5_concat", "{{ 1 ~ 2.0 ~ none ~ true ~ [1e16, 'x'] ~ {'a': 1e-7} ~ nothing ~ (1,) }}{{ 'a' ~ 'b' ~ ('c' ~ 'd') | upper }}{{ 1 + 2 ~ 3 if false }}", r"{}"),
+    ("h5_concat_parts", "{% set x = l[0] ~ l[1:] | length ~ f | default('-') ~ (l | join('~')) ~ '~' %}{{ x }}", r'{"l": ["a", "b"]}'),
+    ("h5_join", "{{ l | join }}{{ l | join(1) }}{{ d | join(', ', attribute='a') }}{{ d | join(d=';', attribute='a.b') if false }}{{ 'abc' | join('-') }}{{ ', '.join(['a', 'b']) }}", r'{"l": [1e18, "a", [1.0]], "d": [{"a": 1}, {"a": [2]}]}'),
+    ("h5_join_none", "{{ none | join }}", r"{}"),
+    ("h5_text_filters", "{{ 1e16 | string }}{{ [true] | upper }}{{ 12 | lower }}{{ none | capitalize }}{{ true | title }}{{ 1.50 | trim }}{{ [1, 1] | replace(1, 2.0) }}{{ 'aaa' | replace('a', 'b', 2) }}{{ ['<'] | escape }}{{ '<' | e }}{{ [1] | safe }}", r"{}"),
+    ("h5_indent", "{{ x | indent }}|{{ x | indent(2, true) }}|{{ x | indent(width='>', blank=true) }}|{{ '' | indent }}|{{ x | indent(1, first=true) }}", r'{"x": "a\n\nb\n"}'),
+    ("h5_format", "{{ '%s and %s' | format('a', [1.0, none]) }}{{ '{} {x}'.format('a', x='b') }}", r"{}"),
+    ("h5_replace", "{{ 'aaa'.replace('a', 'bb', 2) }}{{ 'ab'.replace('', '-') }}{{ 'aa'.replace('a', '') }}", r"{}"),
+    ("h5_json_slices", "{{ l[1:] | tojson }}{{ (l + l) | tojson }}{{ (l * 2) | tojson(indent=1) }}{{ (1, 'a') | tojson }}{{ [] | tojson(indent=2) }}", r'{"l": [1, 2]}'),
+    ("h5_built", "{% set a = [x, [x]] %}{% set b = {'k': a, 'x': x} %}{{ a }}{{ b }}{{ b.k[1][0].y }}{{ dict(a=a) }}{{ (a, b) }}{% for k, v in [('a', x)] %}{{ k }}{{ v }}{% endfor %}", r'{"x": {"y": 1}}'),
     ("sandbox_append", "{% set l = [] %}{{ l.append(1) }}", r"{}"),
 ]
 

@@ -143,7 +143,7 @@ fn mk_route() -> RouteReply {
     RouteReply {
         worker_address: "10.1.2.3:8000".to_owned(),
         worker_id: Some("default/vllm-0-rank-0".to_owned()),
-        dp_rank: None,
+        dp_rank: Some(1),
         overlap_blocks: 1,
         prompt_blocks: 2,
         block_size: 16,
@@ -177,6 +177,7 @@ async fn a_call_with_route_has_the_routers_worker_and_the_ids() {
         overlap_tokens: Some(2),
         fallbacks: vec!["10.1.2.4:8000".to_owned()],
         worker_id: Some("default/vllm-0-rank-0".to_owned()),
+        dp_rank: Some(1),
         ..ProcessReply::default()
     };
     assert_eq!(reply, want);
@@ -403,11 +404,11 @@ async fn a_call_that_has_no_ids_is_refused_with_its_reason(
 }
 
 #[tokio::test]
-async fn a_prompt_beyond_the_models_length_or_the_cap_is_refused() {
+async fn a_prompt_beyond_the_models_length_is_left_to_the_engine_and_one_beyond_the_cap_refused() {
     let mut case = Case::new(TokenTransfer::Auto);
     let refused = case.process(&chat(false, 70_001)).await.unwrap_err();
     assert!(
-        matches!(refused, Failure::Refused(Refusal::BadRequest(_))),
+        matches!(refused, Failure::Refused(Refusal::Unsupported(_))),
         "{refused:?}"
     );
     let call = chat(false, 100);

@@ -48,7 +48,7 @@ fn call(messages: &serde_json::Value) -> String {
 #[case::a_megabyte_of_apostrophes(apostrophes(), &[200])]
 #[case::ten_thousand_messages(messages(), &[200])]
 #[case::a_million_special_tokens(special_tokens(), &[200])]
-#[case::depth_ten_thousand(depth(), &[400])]
+#[case::depth_ten_thousand(depth(), &[422])]
 #[case::depth_of_the_call(depth_of_the_call(), &[400])]
 #[tokio::test]
 async fn hostile_text_is_answered_in_bounded_time_and_others_beside_it(

@@ -10,6 +10,11 @@ use tokio::{
 
 use crate::served::{LIMIT, Options, Served, ask, chat, text};
 
+fn deep() -> String {
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    format!(r#"{{"request_body":{{"model":"tiny","messages":[],"metadata":{deep}}}}}"#)
+}
+
 #[rstest]
 #[case::template(
     "/process",
@@ -19,7 +24,15 @@ use crate::served::{LIMIT, Options, Served, ask, chat, text};
     "roles must alternate"
 )]
 #[case::no_json("/process", "{".to_owned(), 400, "bad-request", "line 1, column 1")]
-#[case::too_long("/process", chat("short", false, ""), 400, "bad-request", "takes 4")]
+#[case::too_long(
+    "/process",
+    chat("short", false, ""),
+    422,
+    "unsupported",
+    "a limit of 4"
+)]
+#[case::too_deep("/process", deep(), 422, "unsupported", "levels of nesting")]
+#[case::large_number("/process", r#"{"request_body":{"model":"tiny","messages":[],"x":1e400}}"#.to_owned(), 422, "unsupported", "beyond 64 bits")]
 #[case::unknown_model("/process", chat("other", false, ""), 404, "unknown-model", "other")]
 #[case::too_large("/process", chat("tiny", false, &"x".repeat(100_000)), 413, "too-large", "--max-prompt-bytes")]
 #[case::no_template(

@@ -71,9 +71,11 @@ fn a_template_of_parts_sees_parts(#[case] message: &str, #[case] seen: &str) {
 #[case::string(r#""{\"b\":1,\"a\":[2.0]}""#, "{'b': 1, 'a': [2.0]}")]
 #[case::empty(r#""""#, "{}")]
 #[case::null("null", "{}")]
-#[case::no_json(r#""hello""#, "{}")]
-#[case::no_object(r#""[1]""#, "{}")]
-fn arguments_are_an_object(#[case] arguments: &str, #[case] seen: &str) {
+#[case::list(r#""[1]""#, "[1]")]
+#[case::list_itself("[1]", "[1]")]
+#[case::number(r#""3""#, "3")]
+#[case::text_of_null(r#""null""#, "None")]
+fn arguments_are_what_their_text_says(#[case] arguments: &str, #[case] seen: &str) {
     let call = format!(
         r#"{{"id":"c","type":"function","function":{{"name":"f","arguments":{arguments}}}}}"#
     );
@@ -94,7 +96,8 @@ fn arguments_are_an_object(#[case] arguments: &str, #[case] seen: &str) {
 )]
 #[case::call_of_no_function(r#"{"messages":[{"role":"assistant","tool_calls":[{"id":"c"}]}]}"#)]
 #[case::tool_without_a_name(r#"{"messages":[],"tools":[{"type":"function","function":{}}]}"#)]
-#[case::flag_of_another_type(r#"{"messages":[],"add_generation_prompt":"yes"}"#)]
+#[case::flag_of_another_type(r#"{"messages":[],"add_generation_prompt":"maybe"}"#)]
+#[case::flag_of_another_number(r#"{"messages":[],"add_generation_prompt":2}"#)]
 #[case::reserved_argument(r#"{"messages":[],"chat_template_kwargs":{"messages":[]}}"#)]
 #[case::lone_surrogate(r#"{"messages":[{"role":"user","content":"\ud800"}]}"#)]
 #[case::no_object("[]")]
@@ -115,6 +118,9 @@ fn a_wrong_request_is_the_clients_fault(#[case] body: &str) {
 #[case::continued(r#"{"messages":[],"continue_final_message":true}"#)]
 #[case::truncated(r#"{"messages":[],"truncate_prompt_tokens":10}"#)]
 #[case::large_integer(r#"{"messages":[],"x":18446744073709551616}"#)]
+#[case::arguments_that_are_no_json(
+    r#"{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}"#
+)]
 fn what_only_the_engine_can_do_is_left_to_it(#[case] body: &str) {
     let refusal = Body::parse(body)
         .and_then(|body| {
@@ -123,6 +129,22 @@ fn what_only_the_engine_can_do_is_left_to_it(#[case] body: &str) {
         })
         .unwrap_err();
     assert!(matches!(refusal, Refusal::Unsupported(_)), "{refusal:?}");
+}
+
+/// As the engine's reader of requests takes them.
+#[rstest]
+#[case("true", true)]
+#[case("1", true)]
+#[case("0", false)]
+#[case("1.0", true)]
+#[case(r#""true""#, true)]
+#[case(r#""FALSE""#, false)]
+#[case(r#""off""#, false)]
+#[case(r#""y""#, true)]
+fn a_flag_may_be_a_word_or_a_number(#[case] written: &str, #[case] read: bool) {
+    let body = format!(r#"{{"messages":[],"add_generation_prompt":{written}}}"#);
+    let flag = Body::parse(&body).unwrap().flag("add_generation_prompt");
+    assert_eq!(flag.unwrap(), Some(read));
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn only_string_prompts_get_the_tokenizers_own_tokens() {
         Api::Completions,
         &format!(r#"{{"prompt":"{}"}}"#, "1 ".repeat(30)),
     );
-    assert_eq!(long.unwrap_err().reason(), "bad-request");
+    assert_eq!(long.unwrap_err().reason(), "unsupported");
     assert_eq!(encode(Api::Completions, r#"{"prompt":[7]}"#), Ok(vec![7]));
 }
 

@@ -13,6 +13,8 @@ use minijinja::{
     syntax::SyntaxConfig,
 };
 
+use super::rewrite::bodies;
+
 const MESSAGES: &str = "messages";
 const CONTENT: &str = "content";
 
@@ -47,27 +49,12 @@ pub(super) fn is_iterated(source: &str, syntax: SyntaxConfig) -> bool {
 
 impl<'a> Found<'a> {
     fn visit(&mut self, statement: &'a Stmt<'a>) {
-        let bodies: Vec<&'a [Stmt<'a>]> = match statement {
-            Stmt::Template(template) => vec![&template.children],
-            Stmt::ForLoop(found) => {
-                self.loops.push((&found.target, &found.iter));
-                vec![&found.body, &found.else_body]
-            }
-            Stmt::Set(set) => {
-                self.assignments.push((&set.target, &set.expr));
-                Vec::new()
-            }
-            Stmt::IfCond(condition) => vec![&condition.true_body, &condition.false_body],
-            Stmt::WithBlock(with) => vec![&with.body],
-            Stmt::SetBlock(set) => vec![&set.body],
-            Stmt::AutoEscape(block) => vec![&block.body],
-            Stmt::FilterBlock(block) => vec![&block.body],
-            Stmt::Block(block) => vec![&block.body],
-            Stmt::Macro(block) => vec![&block.body],
-            Stmt::CallBlock(block) => vec![&block.macro_decl.body],
-            _ => Vec::new(),
-        };
-        for statement in bodies.into_iter().flatten() {
+        match statement {
+            Stmt::ForLoop(found) => self.loops.push((&found.target, &found.iter)),
+            Stmt::Set(set) => self.assignments.push((&set.target, &set.expr)),
+            _ => {}
+        }
+        for statement in bodies(statement).into_iter().flatten() {
             self.visit(statement);
         }
     }
