@@ -20,6 +20,7 @@ const TESTS: &[Test<Stand>] = &tests![
     ways::without_route_the_router_is_not_asked,
     ways::the_switch_asks_for_a_route_where_the_client_does_not,
     ways::a_repeated_prompt_goes_where_kv_events_say_it_is,
+    ways::the_rank_that_has_a_prompt_cached_is_named_to_its_server,
     ways::ids_and_keys_of_clients_reach_no_worker,
     faults::bookings_are_gone_once_all_requests_have_ended,
     faults::a_killed_part_costs_no_request_and_is_used_again,

@@ -12,12 +12,14 @@ use testbed::{Answer, Inside, Requests};
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// Quick servers: the tests are about what reaches them. Answers have few tokens, but those that are to go on.
 const SERVER: &str = "--prefill-overhead 1ms --prefill-time-per-token 10us --inter-token-latency 50ms \
-     --token-fetch-timeout 2s";
+     --token-fetch-timeout 2s --data-parallel-size 2 --data-parallel-shared-ports";
 /// Longer prompts go by key. A busy machine must not make the token cache late.
 const PROCESSOR: &str =
     "--token-transfer-threshold 4KiB --token-store-timeout 2s --route-timeout 2s";
 /// Longer than all tests take: what ends a booking here is the endpoint picker's word alone.
-const ROUTER: &str = "--reservation-idle 5m";
+const ROUTER: &str = "--reservation-idle 5m --kv-event-ranks 2";
+/// Two ranks have two ports above those of events.
+const REPLAY: u16 = 5657;
 
 pub(crate) struct Stand {
     pub(crate) standalone: Standalone,
@@ -30,6 +32,8 @@ impl Programs for Stand {
     async fn start(inside: &Inside) -> Result<Self> {
         bring_up_loopback(inside).await?;
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+        let mut ports = Ports::USUAL;
+        ports.external.replay = REPLAY;
         let setup = Setup {
             servers: 4,
             server_flags: words(SERVER),
@@ -38,7 +42,7 @@ impl Programs for Stand {
                 router_flags: words(ROUTER),
                 redis: true,
             }),
-            ..Setup::sample(Ports::USUAL)
+            ..Setup::sample(ports)
         };
         let started = setup.start(&inside.state_dir(), &inside.logs_dir()).await;
         let standalone = started?;

@@ -87,6 +87,29 @@ pub(crate) async fn a_repeated_prompt_goes_where_kv_events_say_it_is(stand: &Sta
     Ok(())
 }
 
+/// Each server has two ranks behind its port, which without the header take turns: only the rank that has the prompt finds
+/// it cached, each time.
+pub(crate) async fn the_rank_that_has_a_prompt_cached_is_named_to_its_server(
+    stand: &Stand,
+) -> Result<()> {
+    let story = prompt("a harbour master", 30);
+    let body = |nth: u32| chat(&format!("{story} End {nth}."), Some(true));
+    let mut rank = None;
+    for nth in 0..6 {
+        let answer = stand.send(&body(nth)).await?;
+        let seen = stand.received(&answer).await?;
+        let named = &seen["headers"]["x-data-parallel-rank"];
+        ensure!(named == "0" || named == "1", "no rank is named: {seen}");
+        let first = rank.get_or_insert((answer.pod().map(str::to_owned), named.clone()));
+        let here = (answer.pod().map(str::to_owned), named.clone());
+        ensure!(*first == here, "{first:?} has it, {here:?} was chosen");
+        let cached = &answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"];
+        let is_cached = cached.as_u64().is_some_and(|it| it > 0);
+        ensure!(is_cached == (nth > 0), "prompt {nth} has {cached} cached");
+    }
+    Ok(())
+}
+
 /// H14: others' prompts cannot be read by their ids or keys, and the text counts.
 pub(crate) async fn ids_and_keys_of_clients_reach_no_worker(stand: &Stand) -> Result<()> {
     let text = chat(&prompt("a guest", 2), None);
