@@ -98,26 +98,35 @@ pub(crate) fn log(logs: &Path, cluster: &str) -> PathBuf {
     logs.join(cluster).join("audit.log")
 }
 
-/// All calls so far, oldest first; none before the first.
+/// All calls so far, oldest first. A log that is missing or that cannot be understood is an error: a test that looks for
+/// calls that must not be there would take it for their absence.
 pub(crate) fn read(path: &Path) -> Result<Vec<ApiCall>, TestbedError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(parse(&text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(TestbedError::File {
-            path: path.to_owned(),
-            source,
-        }),
-    }
+    let failed = |source| TestbedError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    parse(&text).map_err(|problem| failed(std::io::Error::other(problem)))
 }
 
-fn parse(text: &str) -> Vec<ApiCall> {
+/// The calls in the text of a log, or what is wrong with it.
+fn parse(text: &str) -> Result<Vec<ApiCall>, String> {
     let mut seen = BTreeSet::new();
-    // a line that is being written is read whole the next time
-    text.lines()
-        .filter_map(|line| serde_json::from_str::<Event>(line).ok())
-        .filter(|event| seen.insert(event.id.clone()))
-        .map(ApiCall::from)
-        .collect()
+    let mut calls = Vec::new();
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        // the API server is still writing this one: it is read whole the next time
+        let Some(line) = line.strip_suffix('\n') else {
+            break;
+        };
+        let event: Event = serde_json::from_str(line).map_err(|error| {
+            let number = index + 1;
+            format!("line {number} is no event of an audit log ({error}): {line:?}")
+        })?;
+        if seen.insert(event.id.clone()) {
+            calls.push(ApiCall::from(event));
+        }
+    }
+    Ok(calls)
 }
 
 impl From<Event> for ApiCall {
@@ -155,6 +164,7 @@ mod tests {
         let calls = parse(&format!(
             "{watch}\n{end}\n{denied}\n{{\"auditID\":\"c\",\"ve"
         ));
+        let calls = calls.unwrap();
         let [first, second] = &*calls else {
             panic!("{calls:?}");
         };
@@ -171,5 +181,17 @@ mod tests {
             ("10.0.0.7", "2026-01-02T03:04:05.678901Z")
         );
         assert_eq!((&*first.source, first.received), ("", Timestamp::default()));
+    }
+
+    #[test]
+    fn a_log_that_is_missing_or_that_holds_anything_else_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("audit.log"), "{error}");
+        std::fs::write(&path, "{\"auditID\":\"a\",\"verb\":\"get\"}\nno event\n").unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("line 2"), "{error}");
+        assert!(error.contains("no event"), "{error}");
     }
 }

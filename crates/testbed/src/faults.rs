@@ -33,6 +33,27 @@ impl PodFaults {
         self.signal(Signal::SIGKILL);
     }
 
+    /// SIGKILL to every container, as a crash; the node restarts none of them until [`PodFaults::let_restart`].
+    pub fn kill_and_hold(&self) {
+        self.cell.hold(true);
+        self.signal(Signal::SIGKILL);
+    }
+
+    /// SIGTERM to the first process of every container, as a kubelet sends it at the end of a pod; once they have ended, the
+    /// node restarts none of them until [`PodFaults::let_restart`].
+    pub fn terminate_and_hold(&self) {
+        self.cell.hold(true);
+        for group in self.cell.groups().into_values() {
+            group.signal_leader(Signal::SIGTERM);
+        }
+    }
+
+    /// Undoes the second half of [`PodFaults::kill_and_hold`] and [`PodFaults::terminate_and_hold`]: from now on the node
+    /// restarts what has ended, as the restart policy says.
+    pub fn let_restart(&self) {
+        self.cell.hold(false);
+    }
+
     /// SIGSTOP: the processes keep their connections and answer nothing, until [`PodFaults::resume`].
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);

@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout};
 
 /// One request, answer included: a gateway that hangs is a failure, not a wait.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
-/// To connect: routes inside one machine.
-const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// To connect: routes inside one machine, which may be busy.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Sends requests to one URL over kept connections. Cheap to clone.
 #[derive(Clone)]

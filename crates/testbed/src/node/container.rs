@@ -95,7 +95,7 @@ impl ContainerTask {
                     message: format!("back-off {backoff:?} restarting container {name}"),
                 };
             });
-            if self.stopped_within(backoff).await {
+            if self.stopped_within(backoff).await || self.stopped_while_held().await {
                 return;
             }
             self.cell
@@ -132,6 +132,14 @@ impl ContainerTask {
         tokio::select! {
             _ = self.stop.wait_for(Option::is_some) => true,
             () = sleep(limit) => false,
+        }
+    }
+
+    /// Waits until a fault that keeps the container down is over; whether the pod is stopped before that.
+    async fn stopped_while_held(&mut self) -> bool {
+        tokio::select! {
+            _ = self.stop.wait_for(Option::is_some) => true,
+            () = self.cell.may_restart() => false,
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct PodCell {
     groups: Mutex<BTreeMap<String, Group>>,
     network: Mutex<Option<PodNetwork>>,
     version: watch::Sender<u64>,
+    /// A fault: what has ended is not restarted meanwhile.
+    held: watch::Sender<bool>,
 }
 
 /// See the module.
@@ -78,7 +80,19 @@ impl PodCell {
             groups: Mutex::default(),
             network: Mutex::default(),
             version: watch::Sender::new(0),
+            held: watch::Sender::new(false),
         }
+    }
+
+    /// Whether containers that have ended stay so.
+    pub(crate) fn hold(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+
+    /// Waits until containers that have ended may be restarted.
+    pub(crate) async fn may_restart(&self) {
+        // the sender is ours, so the wait ends with the value alone
+        let _ = self.held.subscribe().wait_for(|held| !held).await;
     }
 
     /// Changes what is known of a container; says so only if it is a change.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
-use testbed::{Cluster, Testbed, eventually};
+use testbed::{Cluster, PodFaults, Testbed, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -36,6 +36,10 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("killed_container_restarts", |testbed| {
         Box::pin(kill(testbed))
     }),
+    (
+        "held_container_stays_down_until_it_may_restart",
+        |testbed| Box::pin(hold(testbed)),
+    ),
     ("exited_container_tells_its_code", |testbed| {
         Box::pin(exit_code(testbed))
     }),
@@ -171,7 +175,7 @@ async fn secret_update(testbed: &Testbed) -> anyhow::Result<()> {
     ensure!(get(address, "/file/run/keys/token").await? == "first");
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: keys, namespace: ml}\nstringData: {token: second, more: x}\n";
     east.apply_yaml(secret).await?;
-    eventually("the new secret", Duration::from_secs(2), async || {
+    eventually("the new secret", SOON, async || {
         expect("second", &get(address, "/file/run/keys/token").await?)?;
         expect("x", &get(address, "/file/run/keys/more").await?)
     })
@@ -235,6 +239,42 @@ async fn kill(testbed: &Testbed) -> anyhow::Result<()> {
     })
     .await?;
     ready_pods(east, 2).await?;
+    Ok(())
+}
+
+async fn hold(testbed: &Testbed) -> anyhow::Result<()> {
+    let east = testbed.cluster("east")?;
+    for end in [
+        PodFaults::kill_and_hold as fn(&PodFaults),
+        PodFaults::terminate_and_hold,
+    ] {
+        let pod = &ready_pods(east, 2).await?[0];
+        let (name, address) = (pod.name_any(), pod_address(pod)?);
+        let before = restarts(east, &name).await?;
+        let faults = testbed.pod("east", "ml", &name)?;
+        end(&faults);
+        eventually("the end of the container", SOON, async || {
+            if get(address, "/").await.is_err() {
+                Ok(())
+            } else {
+                Err("it answers")
+            }
+        })
+        .await?;
+        // longer than the node waits before it restarts a container: 200 ms after the first end, twice as long after each
+        // further one, and 20 s of peace begin anew
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            ensure!(get(address, "/").await.is_err(), "it runs again");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        ensure!(
+            restarts(east, &name).await? == before,
+            "it was restarted meanwhile"
+        );
+        faults.let_restart();
+        ready_pods(east, 2).await?;
+    }
     Ok(())
 }
 
@@ -556,7 +596,7 @@ async fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
         ensure!(head.starts_with("HTTP/1.1 200"), "{head}");
         Ok(body.to_owned())
     };
-    timeout(Duration::from_secs(5), work)
+    timeout(SOON, work)
         .await
         .with_context(|| format!("GET {address}{path}"))?
 }
