@@ -11,6 +11,7 @@ mod arguments;
 mod content;
 mod exported;
 mod exports;
+mod failover;
 mod isthmus;
 mod mixed;
 mod scene;
@@ -82,9 +83,13 @@ const AS_IT_IS: &[Test] = tests![
     Isthmus isthmus::a12_the_message_counts_the_clusters,
 ];
 
-/// One after another: each changes the inventory under all.
+/// One after another: each changes the inventory under all, or breaks a cluster.
 const ALONE: &[Test] = tests![
     Testbed isthmus::a06_of_one_cluster_under_two_names_the_first_is_a_member,
+    Testbed failover::an_endpoint_picker_that_is_gone_costs_no_request,
+    Testbed failover::model_servers_that_are_gone_cost_no_request,
+    Testbed failover::an_api_server_that_stands_still_costs_no_request,
+    Testbed failover::a_cluster_that_cannot_be_reached_costs_no_request,
 ];
 
 /// With our controller keeping an import in a sole exporter too.

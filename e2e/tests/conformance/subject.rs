@@ -43,12 +43,12 @@ pub(crate) struct Controls {
     pub(crate) home: Cluster,
     /// Kubeconfig of each member, by name, as the controller has them.
     pub(crate) kubeconfigs: BTreeMap<String, String>,
-    testbed: Testbed,
+    pub(crate) testbed: Testbed,
     way: Mutex<Way>,
 }
 
 /// Three: then there is always one that only imports, and "some clusters" differs from "all others".
-const CLUSTERS: [&str; 3] = ["east", "north", "west"];
+const CLUSTERS: [&str; 3] = ["east", "south", "west"];
 /// Where our controller runs; it is a member, too.
 const HOME: &str = "west";
 
