@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -54,10 +55,18 @@ pub enum Way {
     /// Where neither is the subject: without the isolation guard, which has a removal wait 10 s, and with a start that waits
     /// 5 s for a member that does not answer, instead of 30 s.
     Quick,
+    /// As [`Way::Quick`], and with so short a `--stale-after` that a test outlasts it: a removal that comes as late is seen.
+    Impatient,
 }
 
-/// Variables of the controller in [`Way::Quick`].
-const QUICK: [(&str, &str); 2] = [("ISOLATION_GUARD", "false"), ("INITIAL_SYNC_TIMEOUT", "5s")];
+/// Variables of the controller that a [`Way`] may set: name, and value in [`Way::Quick`] and in [`Way::Impatient`].
+const VARIABLES: [(&str, Option<&str>, Option<&str>); 3] = [
+    ("ISOLATION_GUARD", Some("false"), Some("false")),
+    ("INITIAL_SYNC_TIMEOUT", Some("5s"), Some("5s")),
+    ("STALE_AFTER", None, Some("8s")),
+];
+/// The `--stale-after` of [`Way::Impatient`], and some time for the controller.
+pub const PAST_STALE: Duration = Duration::from_secs(11);
 
 /// Starts the clusters, runs the tests, ends the clusters.
 pub(crate) fn main(arguments: &Arguments, tests: &'static [Test]) -> ExitCode {
@@ -168,9 +177,16 @@ impl Environment {
     /// Has the controller run this way, one of it; a change is a new pod, and takes seconds.
     async fn run_controller(&self, way: Way) -> Result<()> {
         if *self.way.lock() != way {
-            let variables = QUICK.map(|(name, value)| match way {
-                Way::Manifest => json!({"name": name, "$patch": "delete"}),
-                Way::Quick => json!({"name": name, "value": value}),
+            let variables = VARIABLES.map(|(name, quick, impatient)| {
+                let value = match way {
+                    Way::Manifest => None,
+                    Way::Quick => quick,
+                    Way::Impatient => impatient,
+                };
+                match value {
+                    None => json!({"name": name, "$patch": "delete"}),
+                    Some(value) => json!({"name": name, "value": value}),
+                }
             });
             let patch = json!({"spec": {"template": {"spec": {"containers": [{
                 "name": "mci-controller", "env": variables,
@@ -259,15 +275,21 @@ impl Environment {
             .text())
     }
 
-    /// Sees that no member refused the controller anything so far.
+    /// Sees that the controller asked each member for something so far, and that none refused it anything.
     ///
     /// # Errors
-    /// With what was refused.
+    /// With what was refused, and where a member has no call of the controller.
     pub fn denied_nothing(&self) -> Result<()> {
         for cluster in ["east", "west"] {
-            let calls = self.testbed.calls(cluster)?.into_iter();
+            let mut calls = self.testbed.calls(cluster)?;
+            calls.retain(|call| call.user == CONTROLLER_USER);
+            ensure!(
+                !calls.is_empty(),
+                "the audit log of {cluster} has no call of {CONTROLLER_USER}"
+            );
             let denied: BTreeSet<_> = calls
-                .filter(|call| call.user == CONTROLLER_USER && call.denied)
+                .into_iter()
+                .filter(|call| call.denied)
                 .map(|call| (call.verb, call.group, call.resource, call.name))
                 .collect();
             ensure!(denied.is_empty(), "denied in {cluster}: {denied:?}");

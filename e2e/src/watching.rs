@@ -1,6 +1,10 @@
 //! Seeing that something comes, and that it then stays: by watches, not by sleeping.
 
-use std::{fmt::Debug, pin::pin, time::Duration};
+use std::{
+    fmt::{Debug, Display},
+    pin::pin,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use futures::TryStreamExt;
@@ -9,14 +13,16 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
 };
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// An import, a condition or their end is there within this.
 pub const APPEARS: Duration = Duration::from_secs(20);
 /// What must not come is watched for so long.
 pub const HELD: Duration = Duration::from_secs(5);
 /// One request.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+/// Between two looks at what must stay so.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A request with a deadline, and what it was for.
 ///
@@ -63,7 +69,7 @@ where
                 Err(error) => last = format!("{error:#}"),
             }
             // a watch that broke is begun anew, without haste
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            sleep(Duration::from_millis(100)).await;
         }
     })
     .await;
@@ -86,7 +92,24 @@ pub async fn holds<K>(
 where
     K: Resource + Clone + Debug + DeserializeOwned + 'static,
 {
-    let deadline = Instant::now() + HELD;
+    holds_for(api, name, what, HELD, wanted).await
+}
+
+/// As [`holds`], for this long.
+///
+/// # Errors
+/// At once, when a state is not; its text is that of `wanted`.
+pub async fn holds_for<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    long: Duration,
+    wanted: impl Fn(Option<&K>) -> Result<(), String>,
+) -> Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + 'static,
+{
+    let deadline = Instant::now() + long;
     while Instant::now() < deadline {
         let broken = follow(api, name, |object| wanted(object).err());
         match timeout_at(deadline, broken).await {
@@ -97,6 +120,27 @@ where
         }
     }
     Ok(())
+}
+
+/// Looks at something that cannot be watched, again and again until `deadline`: every look must be `Ok`. One that is begun
+/// is awaited.
+///
+/// # Errors
+/// At once, with what the first look saw that was not.
+pub async fn remains_until<E: Display>(
+    what: &str,
+    deadline: Instant,
+    mut look: impl AsyncFnMut() -> Result<(), E>,
+) -> Result<()> {
+    loop {
+        if let Err(other) = look().await {
+            bail!("{what}: it did not stay so; seen: {other}");
+        }
+        if Instant::now() >= deadline {
+            return Ok(());
+        }
+        sleep(PAUSE).await;
+    }
 }
 
 /// Shows `look` each state of one object until it answers; nothing if the watch ends before.

@@ -5,21 +5,19 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
-use testbed::{Requests, eventually, isthmus};
-use tokio::time::{Instant, sleep, sleep_until};
+use testbed::{PodFaults, Requests, eventually, isthmus};
+use tokio::time::Instant;
 
 use e2e::{
     apart::Apart,
     environment::{CONTROLLER_PODS, CONTROLLER_USER, Environment},
+    lease::{AFTER_CRASH, AFTER_END, Claim, Election, UNCHANGED},
     pair::sum_metric,
+    watching::remains_until,
 };
 
-/// A lease runs out after 15 s, a standby looks each 2 s at least.
-const CRASH: Duration = Duration::from_secs(17);
-/// A standby looks each 2 s at least, and then writes.
-const CLEAN: Duration = Duration::from_secs(3);
-/// For the write itself and what this test does meanwhile, on a busy machine.
-const MARGIN: Duration = Duration::from_secs(3);
+/// In the controller's namespace: who holds it writes.
+const LEASE: &str = "isthmus-mci-default";
 /// Past every promise: what takes longer never happens.
 const EVER: Duration = Duration::from_mins(1);
 /// How long the leader is stopped (T17).
@@ -32,28 +30,34 @@ pub(crate) async fn a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_cle
 ) -> Result<()> {
     environment.settle().await?;
     let apart = Apart::new();
+    let election = Election::new(&environment.west, isthmus::NAMESPACE, LEASE);
     let seen = async {
-        let leader = two_controllers(environment, &apart).await?;
-        // restarted by its node, it is another process, and no holder of the lease
-        environment.kill_pod(&environment.west, isthmus::NAMESPACE, &leader)?;
-        let crash = written_after(environment, &apart, 8001).await?;
-        eprintln!("taken over {:.1} s after a crash", crash.as_secs_f64());
-        ensure!(crash <= CRASH + MARGIN, "taken over after {crash:?}");
+        let (_, faults) = two_controllers(environment, &apart).await?;
+        let leader = election.between_renewals().await?;
+        let crashed = Timestamp::now();
+        // not restarted meanwhile: it would be one more who takes over
+        faults.kill_and_hold();
+        let outcome = async {
+            taken_over_in_time(&election, &leader, crashed).await?;
+            moved(environment, &apart, 8001).await
+        }
+        .await;
+        faults.let_restart();
+        outcome?;
 
-        let leader = two_controllers(environment, &apart).await?;
-        let end = [
-            "delete",
-            "pod",
-            &leader,
-            "-n",
-            isthmus::NAMESPACE,
-            "--wait=false",
-        ];
-        environment.west.kubectl(&end).await?;
-        let clean = written_after(environment, &apart, 8002).await?;
-        eprintln!("taken over {:.1} s after a clean end", clean.as_secs_f64());
-        ensure!(clean <= CLEAN + MARGIN, "taken over after {clean:?}");
-        Ok(())
+        let (_, faults) = two_controllers(environment, &apart).await?;
+        let leader = election.claim().await.map_err(anyhow::Error::msg)?;
+        let ended = Timestamp::now();
+        faults.terminate_and_hold();
+        let outcome = async {
+            let clean = election.taken_over(&leader, ended).await?;
+            eprintln!("taken over {clean:.1?} after a clean end");
+            ensure!(clean <= AFTER_END, "taken over {clean:?} after a clean end");
+            moved(environment, &apart, 8002).await
+        }
+        .await;
+        faults.let_restart();
+        outcome
     }
     .await;
     one_controller(environment, &apart).await?;
@@ -66,39 +70,48 @@ pub(crate) async fn a_leader_that_was_stopped_writes_nothing_once_another_leads(
 ) -> Result<()> {
     environment.settle().await?;
     let apart = Apart::new();
+    let election = Election::new(&environment.west, isthmus::NAMESPACE, LEASE);
     let seen = async {
-        let leader = two_controllers(environment, &apart).await?;
+        let (name, faults) = two_controllers(environment, &apart).await?;
         let address = addresses(environment).await?;
-        let address = address.get(&leader).context("the leader has no address")?;
+        let address = address.get(&name).context("the leader has no address")?;
         let own = writes(environment, address, Timestamp::default())?;
         ensure!(
             !own.is_empty(),
             "no write of the leader at {address} in the audit logs"
         );
 
-        let faults =
-            environment
-                .testbed
-                .pod(environment.west.name(), isthmus::NAMESPACE, &leader)?;
-        faults.pause();
+        let leader = election.between_renewals().await?;
         let (stopped, stopped_at) = (Timestamp::now(), Instant::now());
+        faults.pause();
         let outcome = async {
-            let taken = written_after(environment, &apart, 8003).await?;
-            eprintln!("taken over {:.1} s after a stop", taken.as_secs_f64());
-            ensure!(taken <= CRASH + MARGIN, "taken over after {taken:?}");
-            sleep_until(stopped_at + STOP).await;
+            taken_over_in_time(&election, &leader, stopped).await?;
+            moved(environment, &apart, 8003).await?;
+            remains_until("another leads", stopped_at + STOP, async || {
+                match election.claim().await {
+                    Ok(claim) if claim.holder != leader.holder => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await?;
             // what it finds to do when it goes on
             set_port(environment, &apart, 8004).await
         }
         .await;
+        let resumed = Timestamp::now();
         faults.resume();
         outcome?;
         shows(environment, &apart, 8004).await?;
-        // time enough for whatever it had begun or still believed
-        sleep(RESUMED).await;
-        let late = writes(environment, address, stopped)?;
-        ensure!(late.is_empty(), "written after it was stopped: {late:?}");
-        ensure!(!leads(address).await?, "it leads again");
+        looked_at_its_lease(environment, address, resumed).await?;
+        // for whatever it had begun or still believed
+        let deadline = Instant::now() + RESUMED;
+        remains_until("it writes nothing", deadline, async || {
+            let late = writes(environment, address, stopped)?;
+            ensure!(late.is_empty(), "written after it was stopped: {late:?}");
+            ensure!(!leads(address).await?, "it leads again");
+            Ok(())
+        })
+        .await?;
         shows(environment, &apart, 8004).await
     }
     .await;
@@ -106,8 +119,45 @@ pub(crate) async fn a_leader_that_was_stopped_writes_nothing_once_another_leads(
     seen
 }
 
-/// Two controllers, both ready, and an import to be kept by them. Returns the name of the one that leads.
-async fn two_controllers(environment: &Environment, apart: &Apart) -> Result<String> {
+/// Sees that the Lease of a leader that crashed or was stopped `since` is taken over, and when: in time, and not too soon.
+async fn taken_over_in_time(election: &Election, leader: &Claim, since: Timestamp) -> Result<()> {
+    let last = election.claim().await.map_err(anyhow::Error::msg)?;
+    ensure!(last.holder == leader.holder, "it did not lead: {last:?}");
+    let taken = election.taken_over(leader, since).await?;
+    eprintln!("taken over {taken:.1?} after a crash or a stop");
+    ensure!(taken <= AFTER_CRASH, "taken over only after {taken:?}");
+    let unchanged = election.taken_over(leader, last.renewed).await?;
+    ensure!(
+        unchanged >= UNCHANGED,
+        "taken over already {unchanged:?} after its renewal"
+    );
+    Ok(())
+}
+
+/// Waits until the controller at this address has read its lease after this time.
+async fn looked_at_its_lease(
+    environment: &Environment,
+    address: &str,
+    since: Timestamp,
+) -> Result<()> {
+    eventually("it looks at the lease when it goes on", EVER, async || {
+        let calls = environment.testbed.calls(environment.west.name());
+        let calls = calls.map_err(|error| error.to_string())?;
+        let mut later = calls.iter().filter(|call| {
+            call.user == CONTROLLER_USER && call.source == address && call.received >= since
+        });
+        if later.any(|call| call.resource == "leases") {
+            Ok(())
+        } else {
+            Err("no call for leases".to_owned())
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+/// Two controllers, both ready, and an import to be kept by them. Returns the name of the one that leads, and its faults.
+async fn two_controllers(environment: &Environment, apart: &Apart) -> Result<(String, PodFaults)> {
     // a probe would have the stopped one restarted
     let patch = json!({"spec": {"replicas": 2, "template": {"spec": {"containers": [
         {"name": "mci-controller", "livenessProbe": null},
@@ -143,7 +193,11 @@ async fn two_controllers(environment: &Environment, apart: &Apart) -> Result<Str
     })
     .await?;
     apart.imported(&environment.west, "east").await?;
-    Ok(leader)
+    let west = environment.west.name();
+    let faults = environment
+        .testbed
+        .pod(west, isthmus::NAMESPACE, &leader)?;
+    Ok((leader, faults))
 }
 
 /// As the manifests have it.
@@ -160,16 +214,15 @@ async fn addresses(environment: &Environment) -> Result<BTreeMap<String, String>
 
 async fn leads(address: &str) -> Result<bool> {
     let page = Requests::new(format!("http://{address}:8080"));
-    let page = page.get("/metrics").await?;
-    Ok(sum_metric(&page.text(), "mci_leader") > 0.5)
+    let page = page.get("/metrics").await?.text();
+    ensure!(page.contains("\nmci_leader "), "no mci_leader in {page}");
+    Ok(sum_metric(&page, "mci_leader") > 0.5)
 }
 
-/// Changes the exported pool now, and waits until the import shows it; how long that took.
-async fn written_after(environment: &Environment, apart: &Apart, port: u16) -> Result<Duration> {
-    let started = Instant::now();
+/// Changes the exported pool, and waits until the import shows it: somebody writes.
+async fn moved(environment: &Environment, apart: &Apart, port: u16) -> Result<()> {
     set_port(environment, apart, port).await?;
-    shows(environment, apart, port).await?;
-    Ok(started.elapsed())
+    shows(environment, apart, port).await
 }
 
 async fn set_port(environment: &Environment, apart: &Apart, port: u16) -> Result<()> {

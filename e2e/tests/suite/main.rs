@@ -32,7 +32,7 @@ const TESTS: &[e2e::Test] = &e2e::tests![
     faults::traffic_resumes_after_the_endpoint_picker_restarts,
     rolling::no_request_is_lost_while_an_endpoint_picker_behind_one_address_is_rolled,
     rolling::no_request_is_lost_while_a_headless_endpoint_picker_is_rolled,
-    picker_leader::another_picker_is_ready_within_17_s_of_a_crash_and_3_s_of_the_leaders_end,
+    picker_leader::another_picker_leads_within_17_s_of_a_crash_and_3_s_of_the_leaders_end,
     faults::a_cut_link_is_an_error_in_bounded_time_and_heals,
     gateway::a_pool_with_an_illegal_selector_stops_nobody_else,
     gateway::no_request_fails_while_the_import_crd_goes_and_returns,

@@ -1,0 +1,121 @@
+//! The Lease by which one of several processes leads, as its API server has it.
+//!
+//! Its times are those of the processes that wrote it. On the testbed they run on this machine, so they read the same clock as
+//! the tests, and what a busy test does in between does not count.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
+use kube::Api;
+use testbed::{Cluster, eventually};
+
+/// Within this another process leads after a crash, as the pages promise. A standby takes a Lease over once it has seen it
+/// unchanged for [`UNCHANGED`], and it sees the last renewal at most 2 s after it was made, since it looks that often.
+pub const AFTER_CRASH: Duration = Duration::from_secs(17);
+/// Within this another process leads after the leader's end by SIGTERM, as the pages promise. The leader gives the Lease back,
+/// a standby looks at it at most 2 s later, and one second is for what the three calls to the API server take.
+pub const AFTER_END: Duration = Duration::from_secs(3);
+/// Nobody takes a Lease over before.
+pub const UNCHANGED: Duration = Duration::from_secs(15);
+
+/// A crash comes when the last renewal is so old, which leaves the calls of a busy machine as much of [`AFTER_CRASH`].
+const OLD: Duration = Duration::from_secs(1);
+/// Leaders renew each 2 s: by now the next renewal may be on its way.
+const TOO_OLD: Duration = Duration::from_millis(1700);
+/// Past every promise: what takes longer never happens.
+const EVER: Duration = Duration::from_mins(1);
+
+/// A Lease for an election.
+#[derive(Clone, Debug)]
+pub struct Election {
+    leases: Api<Lease>,
+    name: String,
+}
+
+/// Who has the Lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The process.
+    pub holder: String,
+    /// How often the Lease went from one to another.
+    pub transitions: i32,
+    /// When the holder got it.
+    pub acquired: Timestamp,
+    /// When the holder last wrote it.
+    pub renewed: Timestamp,
+}
+
+// === impl Election ===
+
+impl Election {
+    /// By the Lease of this name.
+    #[must_use]
+    pub fn new(cluster: &Cluster, namespace: &str, name: &str) -> Self {
+        Self {
+            leases: Api::namespaced(cluster.client(), namespace),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Who has it now.
+    ///
+    /// # Errors
+    /// When nobody has it, or the API server refuses or does not answer.
+    pub async fn claim(&self) -> Result<Claim, String> {
+        let lease = self.leases.get(&self.name).await;
+        let spec = lease.map_err(|error| error.to_string())?.spec;
+        let spec = spec.ok_or("a Lease without a specification")?;
+        let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
+        Ok(Claim {
+            holder: holder.ok_or("nobody holds the Lease")?,
+            transitions: spec.lease_transitions.unwrap_or_default(),
+            acquired: spec.acquire_time.ok_or("a Lease without acquireTime")?.0,
+            renewed: spec.renew_time.ok_or("a Lease without renewTime")?.0,
+        })
+    }
+
+    /// Waits for a moment between two renewals of the holder, which is when a leader is to crash: see [`AFTER_CRASH`].
+    ///
+    /// # Errors
+    /// After a minute, with what was seen last.
+    pub async fn between_renewals(&self) -> Result<Claim> {
+        let seen = eventually("a moment between two renewals", EVER, async || {
+            let claim = self.claim().await?;
+            let age = elapsed(claim.renewed, Timestamp::now()).unwrap_or_default();
+            if (OLD..TOO_OLD).contains(&age) {
+                Ok(claim)
+            } else {
+                Err(format!("renewed {age:?} ago"))
+            }
+        });
+        Ok(seen.await?)
+    }
+
+    /// Waits until another process than that of `former` has the Lease, and returns how long after `since` it got it.
+    ///
+    /// # Errors
+    /// After a minute, or when it was taken over more than once.
+    pub async fn taken_over(&self, former: &Claim, since: Timestamp) -> Result<Duration> {
+        let seen = eventually("another process has the Lease", EVER, async || {
+            let claim = self.claim().await?;
+            if claim.holder == former.holder {
+                Err(format!("{claim:?}"))
+            } else {
+                Ok(claim)
+            }
+        });
+        let claim = seen.await?;
+        ensure!(
+            claim.transitions == former.transitions + 1,
+            "the Lease changed hands more than once: {former:?}, then {claim:?}"
+        );
+        elapsed(since, claim.acquired)
+            .with_context(|| format!("another had the Lease before {since}: {claim:?}"))
+    }
+}
+
+/// From one time to a later one; nothing if it is earlier.
+fn elapsed(from: Timestamp, to: Timestamp) -> Option<Duration> {
+    to.duration_since(from).try_into().ok()
+}
