@@ -4,7 +4,9 @@ use std::{hint::black_box, path::Path, time::Duration};
 
 use anyhow::{Error, Result, anyhow};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokenization::{ContentFormatOption, EncodeOptions, Model, ModelSource, Prompt, SegmentCache};
+use tokenization::{
+    ContentFormatOption, EncodeOptions, Model, ModelSource, Prompt, SegmentCache, Transformers,
+};
 use tokenizers::Tokenizer;
 use tokio::time::Instant;
 
@@ -81,6 +83,7 @@ pub fn encode(directory: &Path) -> Result<EncodeCost> {
         chat_template: None,
         content_format: ContentFormatOption::Auto,
         max_model_len: None,
+        transformers: Transformers::default(),
     };
     let model = Model::load(&source, 1)?;
     let bare = Tokenizer::from_file(directory.join("tokenizer.json"));

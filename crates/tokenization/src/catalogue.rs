@@ -109,6 +109,7 @@ impl Catalogue {
             chat_template: chat_template.as_deref(),
             content_format: entry.content_format,
             max_model_len: entry.max_model_len,
+            transformers: entry.transformers,
         };
         let former = self
             .models

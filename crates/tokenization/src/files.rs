@@ -19,8 +19,12 @@ use crate::{
 /// Bytes of one file: the largest tokenizers have 40 MiB.
 const MAX_FILE: usize = 256 << 20;
 
+/// Bytes of the reason why a file cannot be used.
+const MAX_REASON: usize = 2048;
+
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const MODEL_CONFIG: &str = "config.json";
 const TEMPLATE: &str = "chat_template.jinja";
 const TEMPLATE_JSON: &str = "chat_template.json";
 
@@ -36,6 +40,8 @@ pub(crate) struct ModelFiles {
     pub(crate) templates: Templates,
     /// Variables of the template.
     pub(crate) special_tokens: Map,
+    /// Of `tokenizer_config.json`, and of `config.json` if there is one: which tokenizer the engine makes.
+    pub(crate) configs: [JsonMap<String, JsonValue>; 2],
     /// Names these contents: xxh3-128, as hex.
     pub(crate) tag: String,
 }
@@ -109,8 +115,18 @@ impl ModelFiles {
             tokenizer,
             templates,
             special_tokens,
+            configs: [config.others, model_config(directory)?],
             tag: format!("{:032x}", hash.digest128()),
         })
+    }
+}
+
+/// It is not named by the tag: the ids are those of the tokenizer's files.
+fn model_config(directory: &Path) -> Result<JsonMap<String, JsonValue>, LoadError> {
+    let path = directory.join(MODEL_CONFIG);
+    match optional(&path, &mut Xxh3Default::new())? {
+        Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| unusable(&path, error)),
+        None => Ok(JsonMap::new()),
     }
 }
 
@@ -218,8 +234,11 @@ fn limit_len(len: usize) -> [u8; 8] {
     u64::try_from(len).unwrap_or(u64::MAX).to_le_bytes()
 }
 
-fn unusable(path: &Path, error: impl ToString) -> LoadError {
-    LoadError::Unusable(path.to_owned(), error.to_string())
+/// The reason may repeat what is in the file: it is cut.
+pub(crate) fn unusable(path: &Path, error: impl ToString) -> LoadError {
+    let mut reason = error.to_string();
+    reason.truncate(reason.floor_char_boundary(MAX_REASON));
+    LoadError::Unusable(path.to_owned(), reason)
 }
 
 // === impl Templates ===

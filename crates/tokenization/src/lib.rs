@@ -19,6 +19,7 @@ mod growth;
 mod json;
 mod model;
 mod python;
+mod rebuilt;
 #[cfg(any(test, feature = "test-util"))]
 pub mod sample;
 mod segment;
@@ -28,4 +29,5 @@ mod tokenizer;
 pub use catalogue::{Catalogue, CatalogueError, ModelEntry, Served};
 pub use files::LoadError;
 pub use model::{Api, ContentFormatOption, EncodeOptions, Model, ModelSource, Prompt};
+pub use rebuilt::Transformers;
 pub use segment::{EncodedBytes, SegmentCache};

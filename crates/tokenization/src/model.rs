@@ -9,9 +9,10 @@ use rand::Rng;
 
 use crate::{
     chat::{Body, ContentFormat, bad},
-    files::{LoadError, ModelFiles, Templates},
+    files::{LoadError, ModelFiles, Templates, unusable},
     json::Map,
     python::MAX_TEXT,
+    rebuilt::{self, Configs, Transformers},
     segment::SegmentCache,
     tokenizer::Tokenizer,
 };
@@ -49,6 +50,8 @@ pub struct ModelSource<'a> {
     pub content_format: ContentFormatOption,
     /// The most ids of a prompt.
     pub max_model_len: Option<usize>,
+    /// What the model's engine loads tokenizers with.
+    pub transformers: Transformers,
 }
 
 /// A prompt, ready to be encoded.
@@ -144,9 +147,15 @@ impl Model {
         files: ModelFiles,
         number: u64,
     ) -> Result<Self, LoadError> {
-        let tokenizer = Tokenizer::from_bytes(&files.tokenizer, number).map_err(|error| {
-            LoadError::Unusable(source.directory.join("tokenizer.json"), error.to_string())
-        })?;
+        let path = source.directory.join("tokenizer.json");
+        if source.transformers == Transformers::V5 {
+            let [tokenizer, model] = &files.configs;
+            let configs = Configs { tokenizer, model };
+            let checked = rebuilt::check(&files.tokenizer, &configs);
+            checked.map_err(|error| unusable(&path, error))?;
+        }
+        let tokenizer = Tokenizer::from_bytes(&files.tokenizer, number);
+        let tokenizer = tokenizer.map_err(|error| unusable(&path, error))?;
         Ok(Self {
             tokenizer,
             templates: files.templates,

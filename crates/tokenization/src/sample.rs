@@ -67,7 +67,9 @@ mod tests {
     use rand::{SeedableRng, rngs::StdRng};
 
     use super::*;
-    use crate::{Api, ContentFormatOption, EncodeOptions, Model, ModelSource, SegmentCache};
+    use crate::{
+        Api, ContentFormatOption, EncodeOptions, Model, ModelSource, SegmentCache, Transformers,
+    };
 
     #[test]
     fn its_ids_are_the_bytes_of_the_text() {
@@ -78,6 +80,7 @@ mod tests {
             chat_template: None,
             content_format: ContentFormatOption::Auto,
             max_model_len: None,
+            transformers: Transformers::V5,
         };
         let model = Model::load(&source, 1).unwrap();
         assert!(model.encodes_in_parts());

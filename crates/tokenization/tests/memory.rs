@@ -11,7 +11,8 @@ use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokenization::{
-    Api, ContentFormatOption, EncodeOptions, Model, ModelSource, Prompt, SegmentCache, sample,
+    Api, ContentFormatOption, EncodeOptions, Model, ModelSource, Prompt, SegmentCache,
+    Transformers, sample,
 };
 
 const MIB: u64 = 1 << 20;
@@ -54,6 +55,7 @@ fn load(template: &str, normalizer: &Value) -> Result<Model, String> {
         chat_template: None,
         content_format: ContentFormatOption::Auto,
         max_model_len: None,
+        transformers: Transformers::V5,
     };
     Model::load(&source, 1).map_err(|error| error.to_string())
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use foreign_text::{Limits, read};
 use serde::Deserialize;
 
-use crate::model::ContentFormatOption;
+use crate::{model::ContentFormatOption, rebuilt::Transformers};
 
 /// One model of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct ModelEntry {
     pub content_format: ContentFormatOption,
     /// The most ids of a prompt; absent: no limit.
     pub max_model_len: Option<usize>,
+    /// The version of the transformers library in the engine.
+    pub transformers: Transformers,
     /// Adapters of the same tokenizer: requests name them in place of the model.
     pub lora_adapters: Vec<String>,
 }
@@ -71,6 +73,8 @@ struct RawModel {
     content_format: ContentFormatOption,
     max_model_len: Option<usize>,
     #[serde(default)]
+    transformers: Transformers,
+    #[serde(default)]
     lora_adapters: Vec<String>,
 }
 
@@ -117,6 +121,7 @@ impl ModelEntry {
             && self.chat_template == other.chat_template
             && self.content_format == other.content_format
             && self.max_model_len == other.max_model_len
+            && self.transformers == other.transformers
     }
 
     fn check(&self, index: usize) -> Result<(), CatalogueError> {
@@ -156,6 +161,7 @@ impl From<RawModel> for ModelEntry {
             chat_template,
             content_format,
             max_model_len,
+            transformers,
             lora_adapters,
         } = raw;
         Self {
@@ -165,6 +171,7 @@ impl From<RawModel> for ModelEntry {
             chat_template: Some(chat_template).filter(|path| !path.as_os_str().is_empty()),
             content_format,
             max_model_len,
+            transformers,
             lora_adapters,
         }
     }

@@ -80,6 +80,19 @@ fn a_reload_keeps_what_has_not_changed_and_loads_what_has() {
     assert_ne!(model(&second).tag(), model(&third).tag());
 }
 
+#[test]
+fn a_model_whose_tokenizer_the_engine_builds_otherwise_fails_unless_it_has_the_version_before() {
+    let base = mk_base();
+    let config = r#"{"tokenizer_class": "GPT2Tokenizer"}"#;
+    fs::write(base.path().join("one/tokenizer_config.json"), config).unwrap();
+    let catalogue = load(FILE, &base, &Catalogue::default()).unwrap();
+    let (_, why) = catalogue.failed().next().unwrap();
+    assert!(why.contains("builds another tokenizer"), "{why}");
+    let text = FILE.replace("  maxModelLen", "  transformers: 4\n  maxModelLen");
+    let catalogue = load(&text, &base, &catalogue).unwrap();
+    assert_eq!(catalogue.loaded().count(), 1);
+}
+
 #[rstest]
 #[case::unknown_field("models:\n- name: a\n  path: a\n  maxLen: 1", "models[0]", "line 4")]
 #[case::other_type(
@@ -101,6 +114,11 @@ fn a_reload_keeps_what_has_not_changed_and_loads_what_has() {
     "models: [{name: a, path: a, maxModelLen: 0}]",
     "models[0].maxModelLen",
     "0"
+)]
+#[case::other_version(
+    "models:\n- name: a\n  path: a\n  transformers: 3",
+    "models[0]",
+    "use 4 or 5"
 )]
 #[case::names_clash(
     "models: [{name: a, path: a}, {name: b, path: b, aliases: [a]}]",

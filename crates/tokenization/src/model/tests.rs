@@ -46,6 +46,7 @@ fn load(directory: &TempDir) -> Result<Model, LoadError> {
         chat_template: None,
         content_format: ContentFormatOption::Auto,
         max_model_len: Some(20),
+        transformers: Transformers::V5,
     };
     Model::load(&source, 1)
 }
@@ -121,6 +122,7 @@ fn a_given_template_file_comes_before_all_others() {
         chat_template: Some(&given),
         content_format: ContentFormatOption::String,
         max_model_len: None,
+        transformers: Transformers::V5,
     };
     let model = Model::load(&source, 1).unwrap();
     let Prompt::Text { text, .. } = prompt(&model, Api::Chat, r#"{"messages":[]}"#).unwrap() else {

@@ -8,10 +8,13 @@
 //!
 //! Nothing is written to another line, so that errors name the lines of the template.
 
+mod strings;
+mod walk;
+
 use minijinja::{
     machinery::{
         Span, Token,
-        ast::{BinOp, BinOpKind, CallArg, Expr, Spanned, Stmt},
+        ast::{BinOp, BinOpKind, Expr, Spanned, Stmt},
         parse, tokenize,
     },
     syntax::SyntaxConfig,
@@ -19,6 +22,10 @@ use minijinja::{
 
 use super::{TemplateError, describe};
 use crate::python::{ATTRIBUTE, is_dict_method};
+use strings::{Unescaped, literal, unescape};
+use walk::{children, expressions};
+
+pub(super) use walk::bodies;
 
 /// Joins its arguments as `~` does.
 pub(super) const CONCAT: &str = "__python_concat";
@@ -177,96 +184,6 @@ fn edit_strings(
     Ok(())
 }
 
-/// What Python makes of the inside of a string.
-enum Unescaped {
-    Text(String),
-    /// It has a character by its name.
-    Name,
-    /// No string of Unicode.
-    Other,
-}
-
-fn unescape(inner: &str) -> Unescaped {
-    let mut text = String::with_capacity(inner.len());
-    let mut characters = inner.chars();
-    while let Some(character) = characters.next() {
-        if character != '\\' {
-            text.push(character);
-            continue;
-        }
-        let Some(escape) = characters.next() else {
-            return Unescaped::Other;
-        };
-        let mut coded = |digits: usize, radix: u32| {
-            let rest = characters.as_str();
-            let len = rest
-                .chars()
-                .take(digits)
-                .take_while(|digit| digit.is_digit(radix))
-                .count();
-            let (code, after) = rest.split_at_checked(len)?;
-            characters = after.chars();
-            let code = u32::from_str_radix(code, radix).ok();
-            code.and_then(char::from_u32).map(|code| (code, len))
-        };
-        let exact = |coded: Option<(char, usize)>, digits: usize| {
-            coded
-                .filter(|(_, len)| *len == digits)
-                .map(|(code, _)| code)
-        };
-        let found = match escape {
-            '\n' => continue,
-            '\\' | '\'' | '"' => Some(escape),
-            'a' => Some('\u{7}'),
-            'b' => Some('\u{8}'),
-            'f' => Some('\u{c}'),
-            'n' => Some('\n'),
-            'r' => Some('\r'),
-            't' => Some('\t'),
-            'v' => Some('\u{b}'),
-            'x' => exact(coded(2, 16), 2),
-            'u' => exact(coded(4, 16), 4),
-            'U' => exact(coded(8, 16), 8),
-            'N' => return Unescaped::Name,
-            '0'..='7' => {
-                let first = escape.to_digit(8).unwrap_or_default();
-                let rest = coded(2, 8);
-                let code = match rest {
-                    Some((code, len)) => first * if len == 1 { 8 } else { 64 } + u32::from(code),
-                    None => first,
-                };
-                char::from_u32(code)
-            }
-            _ => {
-                text.push('\\');
-                Some(escape)
-            }
-        };
-        match found {
-            Some(found) => text.push(found),
-            None => return Unescaped::Other,
-        }
-    }
-    Unescaped::Text(text)
-}
-
-/// A string as the library reads it.
-fn literal(text: &str) -> String {
-    let mut literal = String::with_capacity(text.len() + 2);
-    literal.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => literal.push_str("\\\""),
-            '\\' => literal.push_str("\\\\"),
-            '\n' => literal.push_str("\\n"),
-            '\r' => literal.push_str("\\r"),
-            _ => literal.push(character),
-        }
-    }
-    literal.push('"');
-    literal
-}
-
 // === impl Edits ===
 
 impl Edits {
@@ -389,176 +306,5 @@ impl Visitor<'_> {
     }
 }
 
-/// The expressions of a statement itself.
-fn expressions<'a>(statement: &'a Stmt<'a>) -> Vec<&'a Expr<'a>> {
-    match statement {
-        Stmt::EmitExpr(emit) => vec![&emit.expr],
-        Stmt::ForLoop(found) => {
-            let filter = found.filter_expr.as_ref();
-            std::iter::once(&found.iter).chain(filter).collect()
-        }
-        Stmt::IfCond(condition) => vec![&condition.expr],
-        Stmt::WithBlock(with) => with.assignments.iter().map(|(_, value)| value).collect(),
-        Stmt::Set(set) => vec![&set.expr],
-        Stmt::SetBlock(set) => set.filter.iter().collect(),
-        Stmt::AutoEscape(block) => vec![&block.enabled],
-        Stmt::FilterBlock(block) => vec![&block.filter],
-        Stmt::Macro(block) => block.defaults.iter().collect(),
-        Stmt::CallBlock(block) => {
-            let defaults = &block.macro_decl.defaults;
-            arguments(&block.call.args).chain(defaults).collect()
-        }
-        Stmt::Do(call) => arguments(&call.call.args).collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// The statements within a statement.
-pub(super) fn bodies<'a>(statement: &'a Stmt<'a>) -> Vec<&'a [Stmt<'a>]> {
-    match statement {
-        Stmt::Template(template) => vec![&template.children],
-        Stmt::ForLoop(found) => vec![&found.body, &found.else_body],
-        Stmt::IfCond(condition) => vec![&condition.true_body, &condition.false_body],
-        Stmt::WithBlock(with) => vec![&with.body],
-        Stmt::SetBlock(set) => vec![&set.body],
-        Stmt::AutoEscape(block) => vec![&block.body],
-        Stmt::FilterBlock(block) => vec![&block.body],
-        Stmt::Block(block) => vec![&block.body],
-        Stmt::Macro(block) => vec![&block.body],
-        Stmt::CallBlock(block) => vec![&block.macro_decl.body],
-        _ => Vec::new(),
-    }
-}
-
-fn children<'a>(expr: &'a Expr<'a>) -> Vec<&'a Expr<'a>> {
-    match expr {
-        Expr::Var(_) | Expr::Const(_) => Vec::new(),
-        Expr::Slice(slice) => {
-            let bounds = [&slice.start, &slice.stop, &slice.step];
-            let bounds = bounds.into_iter().flatten();
-            std::iter::once(&slice.expr).chain(bounds).collect()
-        }
-        Expr::UnaryOp(operation) => vec![&operation.expr],
-        Expr::BinOp(operation) => vec![&operation.left, &operation.right],
-        Expr::Compare(compare) => {
-            let others = compare.ops.iter().map(|operation| &operation.expr);
-            std::iter::once(&compare.expr).chain(others).collect()
-        }
-        Expr::IfExpr(condition) => {
-            let other = condition.false_expr.as_ref();
-            let both = [&condition.test_expr, &condition.true_expr];
-            both.into_iter().chain(other).collect()
-        }
-        Expr::Filter(filter) => {
-            let of = filter.expr.iter();
-            of.chain(arguments(&filter.args)).collect()
-        }
-        Expr::Test(test) => {
-            let of = std::iter::once(&test.expr);
-            of.chain(arguments(&test.args)).collect()
-        }
-        Expr::GetAttr(access) => vec![&access.expr],
-        Expr::GetItem(access) => vec![&access.expr, &access.subscript_expr],
-        Expr::Call(call) => {
-            let of = std::iter::once(&call.expr);
-            of.chain(arguments(&call.args)).collect()
-        }
-        Expr::List(list) => list.items.iter().collect(),
-        Expr::Tuple(tuple) => tuple.items.iter().collect(),
-        Expr::Map(map) => map.keys.iter().chain(&map.values).collect(),
-    }
-}
-
-fn arguments<'a>(arguments: &'a [CallArg<'a>]) -> impl Iterator<Item = &'a Expr<'a>> {
-    arguments.iter().map(|argument| match argument {
-        CallArg::Pos(expr)
-        | CallArg::Kwarg(_, expr)
-        | CallArg::PosSplat(expr)
-        | CallArg::KwargSplat(expr) => expr,
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    fn rewritten(source: &str) -> String {
-        let source = format!("{{{{ {source} }}}}");
-        let text = rewrite(&source, &SyntaxConfig::default()).unwrap();
-        let text = text
-            .replace(CONCAT, "J")
-            .replace(BUILT, "B")
-            .replace(ATTRIBUTE, "P");
-        text.trim_start_matches("{{ ")
-            .trim_end_matches(" }}")
-            .to_owned()
-    }
-
-    #[rstest]
-    #[case("a ~ b", "J(a , b)")]
-    #[case("a ~ b ~ c", "J(a , b , c)")]
-    #[case("(a ~ b) ~ c", "J((J(a , b)) , c)")]
-    #[case("a ~ (b ~ c)", "J(a , (J(b , c)))")]
-    #[case(
-        "a.b.c ~ d[0](e)|f('~') is g ~ -h",
-        "J(a.b.c , d[0](e)|f('~') is g , -h)"
-    )]
-    #[case("x + a ~ b * c - y", "x + J(a , b * c) - y")]
-    #[case("not a ~ b == c", "not J(a , b) == c")]
-    #[case("f(a ~ b, k=c ~ d)[e ~ f]", "f(J(a , b), k=J(c , d))[J(e , f)]")]
-    #[case("[a] ~ [b]", "J(B(([a])) , B(([b])))")]
-    #[case("[a ~ b]", "B(([J(a , b)]))")]
-    #[case("[[a], 1]", "B(([B(([a])), 1]))")]
-    #[case("[1, 2] ~ {}", "J([1, 2] , B(({})))")]
-    #[case("(a, b)", "B(((a, b)))")]
-    #[case("x in [a]", "x in B(([a]))")]
-    #[case("x is in [a]", "x is in B(([a]))")]
-    #[case("a.items.type ~ a.items()", "J(a.Pitems().type , a.items())")]
-    #[case("a.pop is defined", "a.Ppop() is defined")]
-    #[case(r"'\U0001F600\a\101\/'", "\"😀\u{7}A\\\\/\"")]
-    #[case(r"'\n\'' '\x41'", r"'\n\'' '\x41'")]
-    fn expressions_get_the_meaning_of_python(#[case] source: &str, #[case] expected: &str) {
-        assert_eq!(rewritten(source), expected);
-    }
-
-    #[rstest]
-    #[case("{% set ns.items = x.items %}", "{% set ns.items = x.Pitems() %}")]
-    #[case(
-        "{% for a, b in (c, d) %}{% endfor %}",
-        "{% for a, b in B(((c, d))) %}{% endfor %}"
-    )]
-    #[case("{% set a, b = c ~ d, e %}", "{% set a, b = J(c , d), e %}")]
-    #[case(
-        "{% macro f(a, b=[c]) %}{{ a ~ b }}{% endmacro %}{% call f([d]) %}{% endcall %}",
-        "{% macro f(a, b=B(([c]))) %}{{ J(a , b) }}{% endmacro %}{% call f(B(([d]))) %}{% endcall %}"
-    )]
-    #[case(
-        "~ {# ~ #} {% raw %}{{ a ~ b }}{% endraw %}",
-        "~ {# ~ #} {% raw %}{{ a ~ b }}{% endraw %}"
-    )]
-    #[case(
-        "{% filter replace(a ~ b, c) %}{% endfilter %}",
-        "{% filter replace(J(a , b), c) %}{% endfilter %}"
-    )]
-    fn statements_too(#[case] source: &str, #[case] expected: &str) {
-        let text = rewrite(source, &SyntaxConfig::default()).unwrap();
-        let text = text
-            .replace(CONCAT, "J")
-            .replace(BUILT, "B")
-            .replace(ATTRIBUTE, "P");
-        assert_eq!(text, expected);
-    }
-
-    #[rstest]
-    #[case::long(&"x".repeat(MAX_SOURCE + 1), "bytes")]
-    #[case::operators(&format!("{{{{ a{} }}}}", " ~ a".repeat(100_000)), "parts")]
-    #[case::attributes(&format!("{{{{ a{} }}}}", ".a".repeat(100_000)), "parts")]
-    #[case::branches(&format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(50_000)), "branches")]
-    #[case::name(r"{{ '\N{BULLET}' }}", "names a character")]
-    fn what_would_use_up_the_stack_is_refused(#[case] source: &str, #[case] reason: &str) {
-        let error = rewrite(source, &SyntaxConfig::default()).unwrap_err();
-        assert!(error.to_string().contains(reason), "{error}");
-    }
-}
+mod tests;

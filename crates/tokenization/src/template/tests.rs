@@ -253,6 +253,20 @@ fn a_template_that_asks_for_what_there_is_not_fails(#[case] source: &str) {
     );
 }
 
+/// On a thread of two MiB, as those are on which models are loaded.
+#[rstest]
+#[case::operators(&format!("{{{{ s{} }}}}", " + s".repeat(1000)))]
+#[case::joins(&format!("{{{{ s{} }}}}", " ~ s".repeat(1000)))]
+#[case::attributes(&format!("{{{{ s is defined or s{} }}}}", ".a".repeat(1000)))]
+#[case::filters(&format!("{{{{ s{} }}}}", " | trim".repeat(1000)))]
+#[case::branches(&format!("{{% if not s %}}{}{{% endif %}}", "{% elif not s %}".repeat(499)))]
+fn the_largest_expressions_fit_the_stack(#[case] source: &str) {
+    let source = source.to_owned();
+    let thread = std::thread::Builder::new().stack_size(2 << 20);
+    let thread = thread.spawn(move || rendered(&source, r#"{"s": "x"}"#).is_ok());
+    assert!(thread.unwrap().join().unwrap());
+}
+
 #[test]
 fn a_template_that_cannot_be_compiled_is_named_by_its_line() {
     let error = Template::new("a\n{% if %}").unwrap_err();
