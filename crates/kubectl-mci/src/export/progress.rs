@@ -129,7 +129,11 @@ pub(super) fn usable(text: String, reach: Option<&Reach>) -> Progress {
     };
     let all = reach.entries.len();
     let unusable = reach.unusable();
-    let mut text = format!("{text}\nusable in {}/{all}", all - unusable.len());
+    let mut text = if all == 0 {
+        format!("{text}\nno entry of it was seen in another cluster")
+    } else {
+        format!("{text}\nusable in {}/{all}", all - unusable.len())
+    };
     if !unusable.is_empty() {
         text.push_str(": ");
         text.push_str(&unusable.join("; "));
@@ -287,6 +291,8 @@ mod tests {
     fn an_export_that_nobody_can_use_is_waited_for() {
         let done = || "exported to 2/2".to_owned();
         assert_eq!(usable(done(), None), Progress::Done(done()));
+        let text = "exported to 2/2\nno entry of it was seen in another cluster".to_owned();
+        assert_eq!(usable(done(), Some(&mk_reach(&[]))), Progress::Done(text));
         let mode = RoutingMode::EndpointMode;
         let good = mk_reach(&[(mode, Ok(())), (mode, Ok(()))]);
         let text = "exported to 2/2\nusable in 2/2".to_owned();

@@ -81,3 +81,55 @@ where
     };
     Unlisted { is_served, problem }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tower_test::mock;
+
+    use super::*;
+
+    /// Reads a cluster whose API server answers a list of pools and one of imports with these codes.
+    async fn read_answered(pools: u16, imports: u16) -> Result<Facts, CallError> {
+        let (service, mut handle) = mock::pair::<Request<Body>, Response<Body>>();
+        let server = async move {
+            while let Some((request, send)) = handle.next_request().await {
+                let path = request.uri().path();
+                let code = match path {
+                    _ if path.ends_with("/inferencepools") => pools,
+                    _ if path.ends_with("/inferencepoolimports") => imports,
+                    _ => 200,
+                };
+                let answer = if code == 200 {
+                    json!({"metadata": {}, "items": []})
+                } else {
+                    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                        "message": "no", "reason": "", "code": code})
+                };
+                let response = Response::builder().status(code);
+                let response = response.body(Body::from(answer.to_string().into_bytes()));
+                send.send_response(response.expect("an answer"));
+            }
+        };
+        let client = kube::Client::new(service, "default");
+        let cluster = Cluster::behind(client, "east", "east");
+        tokio::select! {
+            facts = read(&cluster, None) => facts,
+            () = server => panic!("the client is gone"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_is_not_served_or_may_not_be_listed_hides_no_other() {
+        for (code, is_served) in [(404, false), (403, true)] {
+            let facts = read_answered(code, 200).await.expect("imports were listed");
+            assert!(facts.imports.is_ok());
+            let unlisted = facts.pools.expect_err("pools were not listed");
+            assert_eq!(unlisted.is_served, is_served);
+            assert!(unlisted.problem.starts_with("east: "), "{unlisted:?}");
+        }
+        read_answered(403, 403).await.expect_err("nothing was seen");
+    }
+}

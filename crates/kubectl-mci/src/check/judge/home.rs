@@ -266,6 +266,18 @@ fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
     lines
 }
 
+/// Whether a member's server answers with a certificate that its credentials do not trust: to the controller, too, that is a
+/// server that does not answer.
+fn is_untrusted(name: &str, facts: &Facts) -> bool {
+    let mut members = facts.home.members.iter().filter(|one| one.name == name);
+    members.any(|one| {
+        let CredentialFacts::InSecret(Ok(token)) = &one.credentials else {
+            return false;
+        };
+        matches!(token.tried, Tried::Untrusted(_))
+    })
+}
+
 /// What the controller says of its members.
 fn said(view: &View, facts: &Facts) -> Vec<Line> {
     let mut lines = Vec::new();
@@ -276,7 +288,11 @@ fn said(view: &View, facts: &Facts) -> Vec<Line> {
             .as_ref()
             .map(|denied| format!("grant {denied}"))
             .or_else(|| member.detail.clone());
-        let detail = detail.unwrap_or_else(|| active.message.clone());
+        let mut detail = detail.unwrap_or_else(|| active.message.clone());
+        if active.reason == "ConnectionLost" && is_untrusted(&member.name, facts) {
+            "its certificate is not trusted, as said above: a new kubeconfig mends both"
+                .clone_into(&mut detail);
+        }
         let text = format!("the controller says of {}: {}", member.name, active.reason);
         lines.push(match active.status {
             true if active.reason == "Active" => Line::good(text),
