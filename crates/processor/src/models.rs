@@ -32,6 +32,9 @@ pub(crate) const MODELS: &str = "models";
 /// Of a models file: a thousand models of some hundred bytes each.
 const MAX_BYTES: usize = 1 << 20;
 
+/// Characters of a name that no model has, in the message that says so.
+const MAX_SHOWN: usize = 256;
+
 /// The models that requests find. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Models(Arc<ArcSwap<State>>);
@@ -108,7 +111,9 @@ impl Models {
                 lora_name: served.lora_name.clone(),
             })
         });
-        found.ok_or_else(|| Refusal::UnknownModel(name.to_owned()))
+        // the message repeats it, and a client may send a long one
+        let shown = || name.chars().take(MAX_SHOWN).collect();
+        found.ok_or_else(|| Refusal::UnknownModel(shown()))
     }
 
     /// Calls `each` with the name of every model that works.
