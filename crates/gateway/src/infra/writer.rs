@@ -222,6 +222,16 @@ mod tests {
         assert_eq!(reports, Reports::default());
     }
 
+    /// The API server quotes what it refuses.
+    #[tokio::test]
+    async fn a_refusal_of_any_length_is_reported_in_few_words() {
+        let long = "x".repeat(3_000_000);
+        let answers = vec![mk_failure(404, "NotFound"), mk_failure(422, &long)];
+        let (_, _, reports) = write(Part::Deployment, answers).await;
+        let refused = &reports.refused[&Key::new("ns", "gw")];
+        assert!(refused.len() < 2 * MAX_MESSAGE, "{} bytes", refused.len());
+    }
+
     /// A conflict is not: the next try may go through.
     #[rstest]
     #[case::invalid(422, "Invalid", true)]
