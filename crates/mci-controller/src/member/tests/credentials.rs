@@ -167,12 +167,14 @@ async fn new_credentials_that_lead_elsewhere_leave_the_old_in_use() {
     let mut bench = live_on(&old).await;
     new.other.store(true, Ordering::SeqCst);
     rotate(&bench, &new);
+    let why = refusal(&mut bench).await;
+    assert!(why.contains("another cluster"), "{why}");
     let seen = reconnect(&mut bench, &old).await;
-    for update in seen {
-        if let Update::Connected { uid, .. } = update {
-            assert_eq!(uid, "cluster-1");
-        }
-    }
+    let connected = seen.iter().filter_map(|update| match update {
+        Update::Connected { uid, .. } => Some(uid.as_str()),
+        _ => None,
+    });
+    assert_eq!(connected.collect::<Vec<_>>(), ["cluster-1"]);
 }
 
 /// Why the new credentials are not used.
