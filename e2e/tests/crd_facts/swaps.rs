@@ -21,7 +21,7 @@ use crate::server::{IMPORT_CRD, SOON, Server, condition, entry, names, refusal};
 type Watch = BoxStream<'static, kube::Result<WatchEvent<InferencePoolImport>>>;
 
 /// A watch ends on its own, in a second on an idle machine.
-const WATCH_ENDS: Duration = Duration::from_secs(10);
+const WATCH_ENDS: Duration = Duration::from_secs(20);
 
 /// Waits until a watch has ended, in whatever way.
 async fn ended(mut watch: Watch) -> Result<()> {

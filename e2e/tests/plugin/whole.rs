@@ -10,7 +10,7 @@ use testbed::{Requests, eventually, isthmus};
 use crate::stand::Stand;
 
 /// Writes to two clusters at a time.
-const GONE: Duration = Duration::from_secs(10);
+const GONE: Duration = Duration::from_secs(30);
 /// An Envoy starts, and gets its routes.
 const SERVED: Duration = Duration::from_secs(30);
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use testbed::{eventually, isthmus};
@@ -40,6 +41,9 @@ pub(crate) async fn traffic_goes_on_without_the_controller(
 pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
     environment: &Environment,
 ) -> Result<()> {
+    /// Clients that ask at a time, and requests of each.
+    const CLIENTS: usize = 4;
+    const EACH: usize = 30;
     environment.settle().await?;
     let pods = environment.pods(&environment.east).await?;
     let victim = pods
@@ -54,21 +58,42 @@ pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
             .await
     };
     let before = restarts().await.map_err(anyhow::Error::msg)?;
-    environment.kill_pod(&environment.east, isthmus::POOL_NAMESPACE, &victim)?;
-    eventually(
-        "the killed pod is seen unready, or restarted",
-        SOON,
-        async || {
+    let faults = environment.testbed.pod(
+        environment.east.name(),
+        isthmus::POOL_NAMESPACE,
+        &victim,
+    )?;
+    // it stays down for as long as requests are sent
+    faults.kill_and_hold();
+    let outcome = async {
+        eventually("the killed pod is seen unready", SOON, async || {
             let pod = api.get(&victim).await.map_err(|error| error.to_string())?;
-            if !is_ready(&pod) || restarts().await? > before {
-                Ok(())
-            } else {
+            if is_ready(&pod) {
                 Err("ready, as before".to_owned())
+            } else {
+                Ok(())
             }
-        },
-    )
-    .await?;
-    environment.answered(100).await?;
+        })
+        .await?;
+        let clients = (0..CLIENTS).map(async |client| {
+            for nth in 0..EACH {
+                // each another prompt: one that is known goes to where it is cached
+                let text = format!("client {client}, request {nth}");
+                let answer = environment.gateway.chat("llama", &text).await?;
+                let (status, pod) = (answer.status, answer.pod());
+                ensure!(status == 200, "{text}: {status}: {}", answer.text());
+                ensure!(pod != Some(&victim), "{text}: answered by {victim}");
+            }
+            Ok(())
+        });
+        try_join_all(clients).await?;
+        let pod = api.get(&victim).await?;
+        ensure!(!is_ready(&pod), "{victim} was ready again meanwhile");
+        anyhow::Ok(())
+    }
+    .await;
+    faults.let_restart();
+    outcome?;
     isthmus::available(
         &environment.east,
         isthmus::POOL_NAMESPACE,

@@ -66,6 +66,7 @@ pub(crate) async fn a_pool_is_imported_with_the_gateways_that_lead_to_it(
         "appProtocol": "http",
         "targetPortNumber": 8000,
         "targetPorts": [{"number": 8000}],
+        "podCIDRs": [isthmus::POD_CIDRS],
         "parents": [{
             "name": "front",
             "namespace": "llm",
