@@ -264,7 +264,7 @@ impl Metrics {
         );
         registry.register(
             "processor_template_errors",
-            "Conversations that a model's chat template refuses, or does not end on",
+            "Conversations that a model's chat template refuses",
             metrics.template_errors.clone(),
         );
         registry.register(

@@ -6,6 +6,8 @@
 //! - `x.items` without a call becomes a call of a method, as in Python the method comes before a key of this name.
 //! - A string with an escape that only Python knows is written without it.
 //!
+//! What cannot be written so, `autoescape` and arguments of macros that have no name, is refused.
+//!
 //! Nothing is written to another line, so that errors name the lines of the template.
 
 mod strings;
@@ -67,6 +69,10 @@ struct Visitor<'a> {
     tokens: &'a [Found<'a>],
     source: &'a str,
     edits: Edits,
+    /// It is in the body of a macro.
+    in_macro: bool,
+    /// Something that means nothing to the library, or another thing.
+    unknown: Option<&'static str>,
 }
 
 /// The source with the meaning that it has in Python.
@@ -87,8 +93,14 @@ pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, Tem
         tokens: &tokens,
         source,
         edits: Edits::default(),
+        in_macro: false,
+        unknown: None,
     };
     visitor.statement(&root);
+    if let Some(name) = visitor.unknown {
+        let message = format!("{name} is known to the engine's renderer alone");
+        return Err(TemplateError::Syntax(message));
+    }
     let mut edits = visitor.edits;
     edit_attributes(&tokens, &mut edits);
     edit_strings(&tokens, source, &mut edits)?;
@@ -230,6 +242,11 @@ impl Edits {
 
 impl Visitor<'_> {
     fn statement(&mut self, statement: &Stmt<'_>) {
+        if matches!(statement, Stmt::AutoEscape(_)) {
+            self.unknown = Some("autoescape");
+        }
+        let was_in_macro = self.in_macro;
+        self.in_macro |= matches!(statement, Stmt::Macro(_) | Stmt::CallBlock(_));
         for expr in expressions(statement) {
             self.expression(expr);
         }
@@ -238,6 +255,7 @@ impl Visitor<'_> {
                 self.statement(statement);
             }
         }
+        self.in_macro = was_in_macro;
     }
 
     fn expression(&mut self, expr: &Expr<'_>) {
@@ -245,6 +263,12 @@ impl Visitor<'_> {
             Expr::BinOp(concat) if matches!(concat.op, BinOpKind::Concat) => {
                 self.concat(concat);
                 return;
+            }
+            Expr::Var(name) if self.in_macro && name.id == "varargs" => {
+                self.unknown = Some("varargs");
+            }
+            Expr::Var(name) if self.in_macro && name.id == "kwargs" => {
+                self.unknown = Some("kwargs");
             }
             Expr::List(list) if expr.as_const().is_none() => {
                 self.built(list.span());

@@ -74,8 +74,17 @@ fn statements_too(#[case] source: &str, #[case] expected: &str) {
 #[case::operators(&format!("{{{{ a{} }}}}", " ~ a".repeat(100_000)), "parts")]
 #[case::attributes(&format!("{{{{ a{} }}}}", ".a".repeat(100_000)), "parts")]
 #[case::branches(&format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(50_000)), "branches")]
+#[case::autoescape("{% autoescape true %}{{ x }}{% endautoescape %}", "autoescape")]
+#[case::varargs("{% macro f() %}{{ varargs }}{% endmacro %}", "varargs")]
+#[case::kwargs(
+    "{% macro f() %}{% if x %}{{ kwargs.a }}{% endif %}{% endmacro %}",
+    "kwargs"
+)]
 #[case::name(r"{{ '\N{BULLET}' }}", "names a character")]
-fn what_would_use_up_the_stack_is_refused(#[case] source: &str, #[case] reason: &str) {
+fn what_would_use_up_the_stack_or_mean_another_thing_is_refused(
+    #[case] source: &str,
+    #[case] reason: &str,
+) {
     let error = rewrite(source, &SyntaxConfig::default()).unwrap_err();
     assert!(error.to_string().contains(reason), "{error}");
 }
