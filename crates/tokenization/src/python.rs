@@ -34,7 +34,7 @@ pub(crate) fn str(value: &Value, payer: &dyn Payer) -> Result<String, Error> {
 /// The beginning of `str(value)`, for a message.
 ///
 /// # Errors
-/// As [`str`], but a text that is too long is cut.
+/// As [`str()`], but a text that is too long is cut.
 pub(crate) fn str_cut(value: &Value, payer: &dyn Payer, limit: usize) -> Result<String, Error> {
     let mut out = Writer::with_limit(payer, limit);
     let written = write_str(value, &mut out);
@@ -44,7 +44,7 @@ pub(crate) fn str_cut(value: &Value, payer: &dyn Payer, limit: usize) -> Result<
 /// Writes `str(value)`.
 ///
 /// # Errors
-/// As [`str`].
+/// As [`str()`].
 pub(crate) fn write_str(value: &Value, out: &mut Writer<'_>) -> Result<(), Error> {
     match value.kind() {
         ValueKind::String => out.push_str(value.as_str().unwrap_or_default()),
