@@ -2,6 +2,7 @@
 //! fails. On real clusters as `tests/suite`, whose order and known state are as here.
 #![cfg(test)]
 
+mod entries;
 mod evidence;
 mod rights;
 mod rules;
@@ -9,17 +10,18 @@ mod sources;
 
 use std::process::ExitCode;
 
-/// The controller runs by its manifest at first, and then [`quick`](e2e::environment::Way::Quick); a change takes seconds.
+/// The controller runs by its manifest at first, then [impatient](e2e::environment::Way::Impatient), and then
+/// [quick](e2e::environment::Way::Quick); a change takes seconds.
 const TESTS: &[e2e::Test] = &e2e::tests![
     rights::the_controller_has_the_rights_of_the_manifests_and_no_other,
     rights::every_right_of_the_manifests_is_used,
     evidence::a_restarted_controller_writes_nothing_that_is_already_so,
-    evidence::what_happens_behind_a_cut_link_is_made_good_after_it,
     evidence::a_namespace_that_ends_is_left_alone_and_a_new_one_is_served,
     evidence::a_rotated_token_costs_no_event,
-    evidence::a_deleted_crd_of_pools_withdraws_nothing,
     sources::home_is_a_member_by_its_own_account,
     evidence::upstreams_crd_takes_the_entries_and_ours_brings_them_back,
+    evidence::what_happens_behind_a_cut_link_is_made_good_after_it,
+    evidence::a_deleted_crd_of_pools_withdraws_nothing,
     evidence::a_killed_api_server_takes_no_entry_with_it,
     sources::a_labelled_secret_is_a_member_until_it_is_deleted,
     sources::a_secrets_new_token_is_tried_before_it_takes_over,

@@ -15,7 +15,8 @@ use e2e::{
 };
 
 use crate::{
-    evidence::{entry_says, restart_controller},
+    entries::entry_says,
+    evidence::restart_controller,
     rules,
 };
 

@@ -12,7 +12,7 @@ use e2e::{
     environment::{Environment, Way},
 };
 
-use crate::evidence::{sample, stays};
+use crate::entries::{sample, stays};
 
 /// The ConfigMap at home.
 const RECORD: &str = "configmap/isthmus-mci-default-members";

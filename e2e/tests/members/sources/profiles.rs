@@ -18,7 +18,7 @@ use e2e::{
     environment::{Environment, Way},
 };
 
-use crate::evidence::{sample, stays};
+use crate::entries::{sample, stays};
 
 const DEFINITION: &str = include_str!("clusterprofiles.yaml");
 const PROVIDERS: &str = include_str!("providers.json");

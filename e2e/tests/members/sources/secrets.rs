@@ -12,7 +12,7 @@ use e2e::{
     environment::{Environment, Way},
 };
 
-use crate::evidence::{sample, stays};
+use crate::entries::{sample, stays};
 
 const GARBAGE: &str = "apiVersion: v1\nclusters: {{{";
 
