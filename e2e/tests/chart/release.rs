@@ -3,6 +3,7 @@
 use std::{io::Write as _, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
+use futures::future::try_join_all;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::Value;
@@ -170,21 +171,24 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     Ok(())
 }
 
-/// What is changed while requests come costs none of them.
+/// What is changed while several clients ask, one request after the other, costs none of them.
 pub(crate) async fn asking_meanwhile(
     requests: &Requests,
     change: impl Future<Output = Result<String>>,
 ) -> Result<()> {
+    const CLIENTS: usize = 4;
     let end = CancellationToken::new();
-    let asking = async {
+    let client = async || {
         let mut asked = 0_u32;
         while !end.is_cancelled() {
             let answered = answered(requests).await;
             answered.with_context(|| format!("request {asked} of the upgrade"))?;
             asked += 1;
         }
-        anyhow::Ok(asked)
+        ensure!(asked > 0, "no request was sent meanwhile");
+        anyhow::Ok(())
     };
+    let asking = try_join_all((0..CLIENTS).map(|_| client()));
     let changing = async {
         let outcome = change.await;
         end.cancel();
@@ -192,7 +196,7 @@ pub(crate) async fn asking_meanwhile(
     };
     let (asked, changed) = tokio::join!(asking, changing);
     changed?;
-    ensure!(asked? > 0, "no request was sent meanwhile");
+    asked?;
     Ok(())
 }
 
