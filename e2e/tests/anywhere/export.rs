@@ -43,7 +43,9 @@ pub(crate) async fn an_export_appears_in_the_other_cluster_with_its_exact_status
     let mut status = without_times(&seen)?;
     let networks = &status["clusters"][0]["podCIDRs"];
     ensure!(
-        networks.as_array().is_some_and(|networks| !networks.is_empty()),
+        networks
+            .as_array()
+            .is_some_and(|networks| !networks.is_empty()),
         "home does not say where east's pods are: {networks}"
     );
     strip(&mut status["clusters"], "podCIDRs");

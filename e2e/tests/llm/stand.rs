@@ -195,11 +195,7 @@ impl Stand {
     }
 }
 
-async fn of_picker(
-    standalone: &Standalone,
-    picker: usize,
-    beginning: &str,
-) -> Result<u64, String> {
+async fn of_picker(standalone: &Standalone, picker: usize, beginning: &str) -> Result<u64, String> {
     let page = Requests::new(standalone.picker_url(picker));
     let page = page.get("/metrics").await;
     let page = page.map_err(|error| error.to_string())?.text();
