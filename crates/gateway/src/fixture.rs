@@ -229,6 +229,7 @@ pub(crate) fn add_slice(endpoints: &mut Endpoints, service: &str, ip: &str, port
         service: key(service),
         ports: ports.iter().map(|(n, p)| ((*n).into(), *p)).collect(),
         ready: vec![ip.parse().unwrap()],
+        ..Slice::default()
     };
     let names = endpoints.by_service.entry(key(service)).or_default();
     names.insert(name.clone());

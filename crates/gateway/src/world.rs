@@ -327,8 +327,10 @@ pub(crate) struct Slice {
     pub(crate) service: Key,
     /// Port number by port name.
     pub(crate) ports: BTreeMap<String, u16>,
-    /// Where none is: those that still serve while they terminate.
+    /// Addresses of endpoints that are ready.
     pub(crate) ready: Vec<IpAddr>,
+    /// Addresses of endpoints that still serve while they terminate: the last resort of the whole Service.
+    pub(crate) terminating: Vec<IpAddr>,
 }
 
 // === impl Key ===
@@ -412,14 +414,24 @@ impl Default for PathMatch {
 // === impl Endpoints ===
 
 impl Endpoints {
-    /// Ready addresses of the Service's port named `port_name`, sorted, each once.
+    /// Ready addresses of the Service's port named `port_name`, sorted, each once. As for kube-proxy, all its slices count
+    /// together: only while no endpoint has the port and is ready, those serve on that terminate.
     pub(crate) fn of_service(&self, service: &Key, port_name: &str) -> Vec<SocketAddr> {
-        let slices = self.by_service.get(service).into_iter().flatten();
-        let found: BTreeSet<SocketAddr> = slices
-            .filter_map(|name| self.slices.get(name))
-            .filter_map(|slice| slice.ports.get(port_name).map(|port| (slice, *port)))
-            .flat_map(|(slice, port)| slice.ready.iter().map(move |ip| SocketAddr::new(*ip, port)))
-            .collect();
+        let that_are = |state: fn(&Slice) -> &[IpAddr]| -> BTreeSet<SocketAddr> {
+            let names = self.by_service.get(service).into_iter().flatten();
+            names
+                .filter_map(|name| self.slices.get(name))
+                .filter_map(|slice| slice.ports.get(port_name).map(|port| (slice, *port)))
+                .flat_map(|(slice, port)| {
+                    let ips = state(slice).iter();
+                    ips.map(move |ip| SocketAddr::new(*ip, port))
+                })
+                .collect()
+        };
+        let mut found = that_are(|slice| &slice.ready);
+        if found.is_empty() {
+            found = that_are(|slice| &slice.terminating);
+        }
         found.into_iter().collect()
     }
 

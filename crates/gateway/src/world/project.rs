@@ -462,14 +462,13 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<Slice> {
         let first = found.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
         first.collect()
     };
-    // Unknown counts as ready.
-    let mut ready = that(|conditions| conditions.ready.unwrap_or(true));
-    if ready.is_empty() {
-        // As kube-proxy: until another is ready, those that terminate serve on.
-        ready = that(|conditions| {
-            conditions.serving == Some(true) && conditions.terminating == Some(true)
-        });
-    }
+    // Where it is unset, an endpoint is ready, serves and does not terminate.
+    let ready = that(|conditions| conditions.ready.unwrap_or(true));
+    let terminating = that(|conditions| {
+        conditions.ready == Some(false)
+            && conditions.serving.unwrap_or(true)
+            && conditions.terminating == Some(true)
+    });
     Some(Slice {
         service: Key::new(
             object.metadata.namespace.clone().unwrap_or_default(),
@@ -477,6 +476,7 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<Slice> {
         ),
         ports: ports.collect(),
         ready,
+        terminating,
     })
 }
 
@@ -519,9 +519,11 @@ fn port(number: i32) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::world::Endpoints;
 
     #[test]
     fn only_a_failure_that_holds_says_why_there_are_no_pods() {
@@ -537,23 +539,61 @@ mod tests {
         assert_eq!(failure("False"), None);
     }
 
-    #[test]
-    fn endpoints_that_terminate_are_used_only_where_none_is_ready() {
-        let used = |endpoints: Value| -> Vec<String> {
-            let object = json!({
-                "metadata": {"namespace": "ns", "name": "epp-x", "labels": {"kubernetes.io/service-name": "epp"}},
-                "addressType": "IPv4", "endpoints": endpoints,
-            });
-            let found = slice(&serde_json::from_value(object).unwrap()).unwrap();
-            found.ready.iter().map(ToString::to_string).collect()
-        };
-        let old = json!({"addresses": ["10.1.0.2"], "conditions": {"ready": false, "serving": true, "terminating": true}});
-        let ended = json!({"addresses": ["10.1.0.3"], "conditions": {"ready": false, "serving": false, "terminating": true}});
-        let unready =
-            json!({"addresses": ["10.1.0.5"], "conditions": {"ready": false, "serving": false}});
-        let new = json!({"addresses": ["10.1.0.4"]});
-        assert_eq!(used(json!([old, ended, unready])), ["10.1.0.2"]);
-        assert_eq!(used(json!([old, ended, unready, new])), ["10.1.0.4"]);
-        assert!(used(json!([ended, unready])).is_empty());
+    /// `[number of the last byte, ready, serving, terminating]` of each endpoint; null is an unset condition.
+    fn mk_slice(ports: Value, endpoints: Value) -> EndpointSlice {
+        let endpoints = endpoints.as_array().unwrap().iter().map(|of| {
+            json!({
+                "addresses": [format!("10.1.0.{}", of[0])],
+                "conditions": {"ready": of[1], "serving": of[2], "terminating": of[3]},
+            })
+        });
+        let object = json!({
+            "metadata": {"namespace": "ns", "labels": {"kubernetes.io/service-name": "epp"}},
+            "addressType": "IPv4", "endpoints": endpoints.collect::<Vec<_>>(), "ports": ports,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[rstest]
+    #[case::one_slice(
+        &[(json!([{"name": "grpc", "port": 9002}]), json!([[2, false, true, true], [4, true, true, false]]))],
+        &["10.1.0.4:9002"])]
+    #[case::terminating_beside_a_ready_one_of_another_slice(
+        &[(json!([{"name": "grpc", "port": 9002}]), json!([[2, false, true, true]])),
+          (json!([{"name": "grpc", "port": 9002}]), json!([[4, null, null, null]]))],
+        &["10.1.0.4:9002"])]
+    #[case::none_ready_in_any_slice(
+        &[(json!([{"name": "grpc", "port": 9002}]), json!([[2, false, true, true], [3, false, false, true]])),
+          (json!([{"name": "grpc", "port": 9002}]), json!([[5, false, false, false], [6, false, null, true]]))],
+        &["10.1.0.2:9002", "10.1.0.6:9002"])]
+    #[case::ready_ones_have_other_ports_only(
+        &[(json!([{"name": "grpc", "port": 9002}]), json!([[2, false, true, true]])),
+          (json!([{"name": "health", "port": 9003}]), json!([[4, true, true, false]]))],
+        &["10.1.0.2:9002"])]
+    #[case::one_name_and_two_numbers(
+        &[(json!([{"name": "grpc", "port": 9002}]), json!([[2, true, true, false]])),
+          (json!([{"name": "grpc", "port": 9102}]), json!([[4, true, true, false]]))],
+        &["10.1.0.2:9002", "10.1.0.4:9102"])]
+    #[case::without_a_port(
+        &[(json!(null), json!([[2, true, true, false]])),
+          (json!([{"name": "grpc", "port": null}]), json!([[3, true, true, false]])),
+          (json!([{"name": "grpc", "port": 9002}]), json!([[4, false, true, true]]))],
+        &["10.1.0.4:9002"])]
+    fn slices_of_a_service_are_judged_together_for_each_port(
+        #[case] slices: &[(Value, Value)],
+        #[case] used: &[&str],
+    ) {
+        let service = Key::new("ns", "epp");
+        let mut endpoints = Endpoints::default();
+        for (number, (ports, of)) in slices.iter().enumerate() {
+            let name = Key::new("ns", format!("epp-{number}"));
+            let found = slice(&mk_slice(ports.clone(), of.clone())).unwrap();
+            endpoints.slices.insert(name.clone(), found);
+            let names = endpoints.by_service.entry(service.clone()).or_default();
+            names.insert(name);
+        }
+        let found = endpoints.of_service(&service, "grpc");
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, used);
     }
 }
