@@ -25,7 +25,7 @@ pub const NO_ANSWER: Duration = Duration::from_secs(10);
 /// Several steps of several programs, after a fault, on a busy machine.
 const SETTLE_LIMIT: Duration = Duration::from_secs(90);
 /// One page of a pod, by way of its cluster's API server.
-const PAGE_LIMIT: Duration = Duration::from_secs(15);
+const PAGE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Two clusters with Isthmus: west imports what east exports.
 pub struct Pair {

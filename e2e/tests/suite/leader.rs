@@ -82,17 +82,19 @@ pub(crate) async fn a_leader_that_was_stopped_writes_nothing_once_another_leads(
         );
 
         let leader = election.between_renewals().await?;
-        let (stopped, stopped_at) = (Timestamp::now(), Instant::now());
         faults.pause();
+        let (stopped, stopped_at) = (Timestamp::now(), Instant::now());
         let outcome = async {
             taken_over_in_time(&election, &leader, stopped).await?;
             moved(environment, &apart, 8003).await?;
-            remains_until("another leads", stopped_at + STOP, async || {
-                match election.claim().await {
+            remains_until(
+                "another leads",
+                stopped_at + STOP,
+                async || match election.claim().await {
                     Ok(claim) if claim.holder != leader.holder => Ok(()),
                     other => Err(format!("{other:?}")),
-                }
-            })
+                },
+            )
             .await?;
             // what it finds to do when it goes on
             set_port(environment, &apart, 8004).await
@@ -194,9 +196,7 @@ async fn two_controllers(environment: &Environment, apart: &Apart) -> Result<(St
     .await?;
     apart.imported(&environment.west, "east").await?;
     let west = environment.west.name();
-    let faults = environment
-        .testbed
-        .pod(west, isthmus::NAMESPACE, &leader)?;
+    let faults = environment.testbed.pod(west, isthmus::NAMESPACE, &leader)?;
     Ok((leader, faults))
 }
 

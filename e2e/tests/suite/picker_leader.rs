@@ -27,7 +27,7 @@ const LEASE: &str = "epp-llm-llama.isthmus.dev";
 const EVER: Duration = Duration::from_mins(1);
 /// Once another is ready, requests are answered within this: Envoy checks its health each 2 s, and [`WELL`] take one where the
 /// machine has nothing else to do.
-const NOTICED: Duration = Duration::from_secs(15);
+const NOTICED: Duration = Duration::from_secs(20);
 /// 20 requests a second.
 const EVERY: Duration = Duration::from_millis(50);
 /// So many are answered in a row when all is well.
@@ -107,7 +107,10 @@ async fn change_leaders(environment: &Environment, seen: &Mutex<Seen>) -> Result
     faults.kill_and_hold();
     let crash = election.taken_over(&leader, crashed_at).await?;
     eprintln!("another picker leads {crash:.1?} after a crash");
-    ensure!(crash <= AFTER_CRASH, "another leads {crash:?} after a crash");
+    ensure!(
+        crash <= AFTER_CRASH,
+        "another leads {crash:?} after a crash"
+    );
     another(environment, &first).await?;
     let ready = Instant::now();
     well(seen).await?;
