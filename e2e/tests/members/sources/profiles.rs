@@ -221,7 +221,10 @@ fn reachable(environment: &Environment, name: &str) -> Result<Value> {
     let mut elsewhere = cluster.clone();
     elsewhere["server"] = json!("https://192.0.2.1:6443");
     Ok(json!({
-        "properties": [{"name": "cluster.clusterset.k8s.io", "value": name}],
+        "properties": [
+            {"name": "cluster.clusterset.k8s.io", "value": name},
+            {"name": "isthmus.dev/pod-cidrs", "value": isthmus::POD_CIDRS},
+        ],
         "accessProviders": [{"name": "files", "cluster": cluster}],
         // by the list's old name: the new one's entry of the same name wins
         "credentialProviders": [{"name": "files", "cluster": elsewhere}],
