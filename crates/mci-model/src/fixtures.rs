@@ -205,6 +205,7 @@ pub fn mk_slice(ready: &[&str]) -> SliceFacts {
         key: mk_key("epp-1"),
         service: "epp".into(),
         ready: ready.iter().map(|ip| ip.parse().expect("an IP")).collect(),
+        terminating: Vec::new(),
         ports: vec![mk_port("grpc", 19002)],
     }
 }

@@ -205,21 +205,19 @@ pub(crate) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
             .endpoints
             .iter()
             .filter(|endpoint| hold(endpoint.conditions.as_ref().unwrap_or(&unset)));
-        found
-            .filter_map(|endpoint| endpoint.addresses.first()?.parse().ok())
-            .take(bounds::MAX_ENDPOINTS)
-            .collect()
+        let addresses = found.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
+        let mut addresses: Vec<IpAddr> = addresses.take(bounds::MAX_ENDPOINTS).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
     };
-    // an unset condition means ready
-    let mut ready = that(|conditions| conditions.ready.unwrap_or(true));
-    if ready.is_empty() {
-        // as for kube-proxy: until another is ready, those that terminate serve on
-        ready = that(|conditions| {
-            conditions.serving == Some(true) && conditions.terminating == Some(true)
-        });
-    }
-    ready.sort_unstable();
-    ready.dedup();
+    // where it is unset, an endpoint is ready, serves and does not terminate
+    let ready = that(|conditions| conditions.ready.unwrap_or(true));
+    let terminating = that(|conditions| {
+        conditions.ready == Some(false)
+            && conditions.serving.unwrap_or(true)
+            && conditions.terminating == Some(true)
+    });
     let ports = object
         .ports
         .unwrap_or_default()
@@ -236,6 +234,7 @@ pub(crate) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
         service: service.into(),
         key,
         ready,
+        terminating,
         ports: bounds::few(ports, bounds::MAX_PORTS),
     })
 }

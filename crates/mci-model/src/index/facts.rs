@@ -87,8 +87,10 @@ pub struct SliceFacts {
     pub key: Key,
     /// Name of the Service, in the slice's namespace.
     pub service: Arc<str>,
-    /// Addresses of ready endpoints, sorted; where none is, of those that still serve while they terminate.
+    /// Addresses of ready endpoints, sorted.
     pub ready: Vec<IpAddr>,
+    /// Addresses of endpoints that still serve while they terminate, sorted: the last resort of the whole Service.
+    pub terminating: Vec<IpAddr>,
     /// Ports of all its endpoints.
     pub ports: Vec<PortFacts>,
 }

@@ -74,7 +74,7 @@ heap_of_fields! {
     EppRef { group, kind, name }
     ServiceFacts { key, cluster_ips, ingress, ports }
     PortFacts { name, protocol, app_protocol }
-    SliceFacts { key, service, ready, ports }
+    SliceFacts { key, service, ready, terminating, ports }
     NamespaceFacts { name }
     GatewayFacts { key, addresses, listeners }
     ListenerFacts { name, hostname }

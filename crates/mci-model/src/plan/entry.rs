@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod picker;
+mod pods;
 mod shed;
 
 pub(super) use self::shed::services_of;
@@ -50,6 +51,8 @@ struct Resolution {
     /// See [`Derived::ignored`].
     ignored: Vec<&'static str>,
     truncated: bool,
+    /// Endpoints of a headless Service that are left out, for they listen on other ports than the others.
+    other_ports: usize,
 }
 
 /// Derives the entry of a pool that is exported from `exporter`.
@@ -186,6 +189,7 @@ impl Resolution {
             rejected: Vec::new(),
             ignored: Vec::new(),
             truncated: false,
+            other_ports: 0,
         }
     }
 
@@ -211,14 +215,20 @@ impl Resolution {
     /// `Accepted`, `ResolvedRefs` and `Ready`, in this order.
     fn conditions(&self, pool: &PoolFacts, cross_namespace: bool) -> Vec<Condition> {
         let generation = Some(pool.generation);
-        let accepted = match (&self.refused, self.truncated) {
-            (Some((reason, message)), _) => (Status::False, *reason, message.as_str()),
-            (None, true) => (
+        let other_ports = format!(
+            "the exported pool is valid; endpoints of its headless endpoint picker that are left out, \
+             for an entry has one number of each port and most listen on others: {}",
+            self.other_ports
+        );
+        let accepted = match (&self.refused, self.truncated, self.other_ports) {
+            (Some((reason, message)), _, _) => (Status::False, *reason, message.as_str()),
+            (None, true, _) => (
                 Status::True,
                 "Truncated",
                 "the entry was too large: some of it is left out",
             ),
-            (None, false) => (Status::True, "Accepted", "the exported pool is valid"),
+            (None, false, 0) => (Status::True, "Accepted", "the exported pool is valid"),
+            (None, false, _) => (Status::True, "Accepted", other_ports.as_str()),
         };
         let resolved = match (&self.unresolved, cross_namespace) {
             (Some((reason, message)), _) => (Status::False, *reason, message.as_str()),

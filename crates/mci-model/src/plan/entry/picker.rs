@@ -1,14 +1,12 @@
 //! EndpointMode: the endpoint picker that an entry names, by its Service.
 
-use std::{collections::BTreeSet, net::IpAddr};
-
 use crd::{
     EndpointPicker, PortRef, RoutingMode, SecretReference, ServiceEndpoints, ServicePort,
     ServiceType,
     annotations::{HEALTH_PORT, METRICS_PORT},
 };
 
-use super::Resolution;
+use super::{Resolution, pods::Pods};
 use crate::export::{ExportRequest, PortOverride, PortSelector, SecretSelector};
 use crate::{
     index::{
@@ -25,10 +23,18 @@ const MAX_ADDRESSES: usize = 64;
 const MAX_ENDPOINTS: usize = 100;
 
 /// The health or metrics port of a Service.
-struct AuxiliaryPort {
-    port: Option<u16>,
+struct AuxiliaryPort<'a> {
+    port: Option<Auxiliary<'a>>,
     /// The annotation names a port that the Service lacks, and is treated as absent.
     unmet: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Auxiliary<'a> {
+    /// As the annotation has it.
+    Number(u16),
+    /// A port of the Service.
+    Named(&'a PortFacts),
 }
 
 /// The picker of a pool, or why there is none.
@@ -80,9 +86,16 @@ fn publish(
     service: &ServiceFacts,
     port: &PortFacts,
 ) -> Resolution {
-    let ready = member.slices_of(key).flat_map(|slice| &slice.ready);
-    let ready: BTreeSet<&IpAddr> = ready.collect();
-    let ready: Vec<String> = ready.into_iter().map(ToString::to_string).collect();
+    let health = auxiliary_port(service, &request.health, ["health", "grpc-health"]);
+    let metrics = auxiliary_port(service, &request.metrics, ["metrics", "http-metrics"]);
+    let pods = if service.headless {
+        let named = [&health, &metrics].map(AuxiliaryPort::named);
+        let named: Vec<&PortFacts> = named.into_iter().flatten().collect();
+        Pods::alike(member, key, port, &named)
+    } else {
+        Pods::behind(member, key, port)
+    };
+    let ready: Vec<String> = pods.addresses.iter().map(ToString::to_string).collect();
     let (type_, candidates) = match service.type_ {
         _ if service.headless => (ServiceType::ClusterIP, &ready),
         ServiceType::LoadBalancer => (ServiceType::LoadBalancer, &service.ingress),
@@ -105,30 +118,31 @@ fn publish(
         let message = format!("Service {key} has no address yet");
         Some(("AddressNotAssigned", message))
     } else if ready.is_empty() {
-        let message = format!("Service {key} has no ready endpoint");
-        Some(("NoReadyEndpoint", message))
+        Some(("NoReadyEndpoint", no_ready_endpoint(member, key, port)))
     } else {
         None
     };
     let published = ServicePort {
-        number: number_of(member, key, service, port),
+        number: pods.number_of(port),
         name: Some(port.name.clone()).filter(|name| !name.is_empty()),
         protocol: port.protocol.clone(),
         app_protocol: port.app_protocol.clone(),
     };
     let mut ignored = Vec::new();
-    let mut auxiliary = |annotation, wanted: &PortOverride, names: [&str; 2]| {
-        let AuxiliaryPort { port, unmet } = auxiliary_port(member, key, service, wanted, names);
-        if unmet {
+    let mut reference = |annotation, found: AuxiliaryPort<'_>, wanted: &PortOverride| {
+        if found.unmet {
             ignored.push(annotation);
         }
-        port.map(|port| PortRef {
-            port,
+        found.port.map(|port| PortRef {
+            port: match port {
+                Auxiliary::Number(number) => number,
+                Auxiliary::Named(port) => pods.number_of(port),
+            },
             secret_ref: local_secret(wanted),
         })
     };
-    let health = auxiliary(HEALTH_PORT, &request.health, ["health", "grpc-health"]);
-    let metrics = auxiliary(METRICS_PORT, &request.metrics, ["metrics", "http-metrics"]);
+    let health = reference(HEALTH_PORT, health, &request.health);
+    let metrics = reference(METRICS_PORT, metrics, &request.metrics);
     let mut endpoints = Vec::new();
     if policy.epp_endpoints {
         let ready = ready.iter().map(String::as_str);
@@ -158,26 +172,35 @@ fn publish(
         rejected,
         ignored,
         truncated,
+        other_ports: pods.left_out,
         ..Resolution::empty(RoutingMode::EndpointMode)
     }
 }
 
+fn no_ready_endpoint(member: &Member, key: &Key, port: &PortFacts) -> String {
+    if member.slices_of(key).all(|slice| slice.ready.is_empty()) {
+        return format!("Service {key} has no ready endpoint");
+    }
+    let number = port.number;
+    format!(
+        "no ready endpoint of Service {key} has its port {number}: its targetPort must be a port of the pods"
+    )
+}
+
 /// The health or metrics port: the annotation's if the Service has it, else the port of a usual name.
-fn auxiliary_port(
-    member: &Member,
-    key: &Key,
-    service: &ServiceFacts,
+fn auxiliary_port<'a>(
+    service: &'a ServiceFacts,
     wanted: &PortOverride,
     names: [&str; 2],
-) -> AuxiliaryPort {
+) -> AuxiliaryPort<'a> {
     let by_name = |name: &str| {
         let port = service.ports.iter().find(|port| port.name == name);
-        port.map(|port| number_of(member, key, service, port))
+        port.map(Auxiliary::Named)
     };
     let chosen = wanted.port.as_ref().and_then(|asked| match asked {
         PortSelector::Number(number) => {
             let known = service.ports.iter().any(|port| port.number == *number);
-            (known || service.headless).then_some(*number)
+            (known || service.headless).then_some(Auxiliary::Number(*number))
         }
         PortSelector::Name(name) => by_name(name),
     });
@@ -187,18 +210,6 @@ fn auxiliary_port(
     }
 }
 
-/// The number to connect to. A headless Service has the addresses of its pods, so the ports of its pods count.
-fn number_of(member: &Member, key: &Key, service: &ServiceFacts, port: &PortFacts) -> u16 {
-    if !service.headless {
-        return port.number;
-    }
-    let slices = member.slices_of(key);
-    slices
-        .flat_map(|slice| &slice.ports)
-        .find(|known| known.name == port.name)
-        .map_or(port.number, |known| known.number)
-}
-
 fn local_secret(wanted: &PortOverride) -> Option<SecretReference> {
     match &wanted.secret {
         Some(SecretSelector::Local(name)) => Some(SecretReference {
@@ -206,6 +217,17 @@ fn local_secret(wanted: &PortOverride) -> Option<SecretReference> {
             namespace: None,
         }),
         Some(SecretSelector::CrossNamespace) | None => None,
+    }
+}
+
+// === impl AuxiliaryPort ===
+
+impl<'a> AuxiliaryPort<'a> {
+    fn named(&self) -> Option<&'a PortFacts> {
+        match self.port {
+            Some(Auxiliary::Named(port)) => Some(port),
+            Some(Auxiliary::Number(_)) | None => None,
+        }
     }
 }
 

@@ -103,6 +103,88 @@ fn a_headless_service_gives_its_ready_pods_and_their_port() {
     assert_eq!(published.ports[0].number, 19002);
 }
 
+/// A slice of Service `epp`.
+fn mk_named(
+    name: &str,
+    ready: &[&str],
+    terminating: &[&str],
+    ports: &[(&str, u16)],
+) -> SliceFacts {
+    SliceFacts {
+        key: mk_key(name),
+        terminating: mk_slice(terminating).ready,
+        ports: ports.iter().map(|(name, at)| mk_port(name, *at)).collect(),
+        ..mk_slice(ready)
+    }
+}
+
+#[rstest]
+#[case::terminating_beside_ready_of_another_slice(
+    vec![mk_named("a", &[], &["10.0.0.2"], &[("grpc", 9002)]), mk_named("b", &["10.0.0.1"], &[], &[("grpc", 9002)])],
+    &["10.0.0.1"], [9002, 9003], "Ready", None)]
+#[case::none_is_ready(
+    vec![mk_named("a", &[], &["10.0.0.2"], &[("grpc", 9002)]), mk_named("b", &[], &["10.0.0.1"], &[("grpc", 9002)])],
+    &["10.0.0.1", "10.0.0.2"], [9002, 9003], "Ready", None)]
+#[case::terminating_on_another_port(
+    vec![mk_named("a", &[], &["10.0.0.2"], &[("grpc", 9002)]), mk_named("b", &["10.0.0.1"], &[], &[("grpc", 9102)])],
+    &["10.0.0.1"], [9102, 9003], "Ready", None)]
+#[case::one_name_and_two_numbers(
+    vec![mk_named("a", &["10.0.0.1"], &[], &[("grpc", 9002)]), mk_named("b", &["10.0.0.2", "10.0.0.3"], &[], &[("grpc", 9102)])],
+    &["10.0.0.2", "10.0.0.3"], [9102, 9003], "Ready", Some("1"))]
+#[case::as_many_of_each_number(
+    vec![mk_named("a", &["10.0.0.1"], &[], &[("grpc", 9102)]), mk_named("b", &["10.0.0.2"], &[], &[("grpc", 9002)])],
+    &["10.0.0.2"], [9002, 9003], "Ready", Some("1"))]
+#[case::another_number_of_the_health_port(
+    vec![mk_named("a", &["10.0.0.1"], &[], &[("grpc", 9002), ("health", 9113)]),
+      mk_named("b", &["10.0.0.2", "10.0.0.3"], &[], &[("grpc", 9002), ("health", 9103)])],
+    &["10.0.0.2", "10.0.0.3"], [9002, 9103], "Ready", Some("1"))]
+#[case::another_port_lends_no_address(
+    vec![mk_named("a", &["10.0.0.1"], &[], &[("grpc", 9002)]), mk_named("b", &["10.0.0.2"], &[], &[("metrics", 9090)])],
+    &["10.0.0.1"], [9002, 9003], "Ready", None)]
+#[case::no_ports(
+    vec![mk_named("a", &["10.0.0.1"], &[], &[])],
+    &[], [9002, 9003], "NoReadyEndpoint", None)]
+fn addresses_of_a_headless_service_have_the_ports_of_the_entry(
+    #[case] slices: Vec<SliceFacts>,
+    #[case] addresses: &[&str],
+    #[case] ports: [u16; 2],
+    #[case] ready: &str,
+    #[case] left_out: Option<&str>,
+) {
+    let service = ServiceFacts {
+        headless: true,
+        cluster_ips: Vec::new(),
+        ..mk_service(ServiceType::ClusterIP, "10.96.1.1")
+    };
+    let entry = derive(Some(service), slices, |_| {});
+    let picker = picker(&entry);
+    let published = &picker.service[0];
+    assert_eq!(published.addresses, addresses);
+    let health = picker.health.as_ref().expect("a port").port;
+    assert_eq!([published.ports[0].number, health], ports);
+    assert_eq!(reasons(&entry), ["Accepted", "ResolvedRefs", ready]);
+    let accepted = conditions::find(&entry.conditions, conditions::ACCEPTED).expect("a condition");
+    let count = accepted.message.rsplit_once("most listen on others: ");
+    assert_eq!(count.map(|(_, count)| count), left_out);
+}
+
+#[test]
+fn a_service_whose_ready_endpoints_lack_its_port_is_not_ready() {
+    let slices = vec![
+        mk_named("a", &["10.0.0.1"], &[], &[("metrics", 9090)]),
+        mk_named("b", &[], &["10.0.0.2"], &[("metrics", 9090)]),
+    ];
+    let service = mk_service(ServiceType::LoadBalancer, "192.0.2.7");
+    let entry = derive(Some(service), slices, |_| {});
+    let ready = conditions::find(&entry.conditions, conditions::READY).expect("a condition");
+    assert_eq!(ready.reason, "NoReadyEndpoint");
+    assert!(
+        ready.message.contains("has its port 9002"),
+        "{}",
+        ready.message
+    );
+}
+
 #[test]
 fn endpoints_that_mean_harm_are_left_out_like_addresses() {
     let policy = Policy {
