@@ -33,7 +33,8 @@ struct Manifest {
 /// Without the objects that only a part of the clusters wants.
 const PLAIN: &str = "networkPolicy.enabled=false,podDisruptionBudget.enabled=false";
 /// What whoever applies a manifest replaces by their own.
-const IMAGES: &str = "controller.image.registry=registry.example.com,gateway.image.registry=registry.example.com";
+const IMAGES: &str =
+    "controller.image.registry=registry.example.com,gateway.image.registry=registry.example.com";
 const SYSTEM: &str = "isthmus-system";
 const CONTROLLER_ALONE: &str = "controller.enabled=true,gateway.enabled=false,member.enabled=false";
 
