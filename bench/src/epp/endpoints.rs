@@ -60,6 +60,7 @@ impl Endpoints {
             ("--port", port.to_string()),
             ("--model", "m".to_owned()),
             ("--metrics-padding-lines", padding.to_string()),
+            ("--keep-alive-timeout", "0".to_owned()),
         ];
         // They share a core with the load, whose measured times must not have their time slices in them.
         let niced = ["-n".to_owned(), "19".to_owned(), path_text(model_server)?];

@@ -50,6 +50,8 @@ impl ServiceProcess {
         command
             .args(["--count", "1", "--bind-base", &address.ip().to_string()])
             .args(["--port", &address.port().to_string()])
+            // connections that wait for their turn stay open
+            .args(["--keep-alive-timeout", "0"])
             .args(more);
         Self::spawn(command, address, (address, WORKER_READY), log).await
     }

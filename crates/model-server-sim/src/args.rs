@@ -123,6 +123,16 @@ pub struct Args {
     )]
     drain_timeout: HumanDuration,
 
+    /// Time after which an HTTP/1.1 connection without a request is closed, as uvicorn, which vLLM and SGLang run in, closes it;
+    /// the headers of a request have that long too. 0 never closes one
+    #[arg(
+        long,
+        env = "KEEP_ALIVE_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "5s"
+    )]
+    keep_alive_timeout: HumanDuration,
+
     /// Largest request body, in bytes; more is refused with 413
     #[arg(
         long,

@@ -45,7 +45,7 @@ pub use crate::{
     },
     fleet::serve_all,
     kv_events::BindError,
-    listen::listen,
+    listen::{ConnectionLimits, listen},
     models::{LoraError, LoraModule},
     server::{ServeError, Server, serve},
 };

@@ -24,10 +24,6 @@ const MAX_CONNECTIONS: usize = 2048;
 /// Requests at a time on one HTTP/2 connection: the queue of the defaults fits through one proxy.
 const MAX_STREAMS: u32 = 2048;
 
-/// 30 s for the headers of an HTTP/1.1 request, counted from when the connection is free for it; so also
-/// how long such a connection may be idle: longer than a scraper's or a proxy's pause between requests.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// 100 ms: a pause after a failed accept, so that a lack of file descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,13 +36,23 @@ pub(crate) struct Reset;
 #[error("reset, as /admin/config says")]
 struct ToldToReset;
 
+/// How long connections may last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Until an HTTP/1.1 connection is closed on which no request came, counted from the end of the response before; so long
+    /// may the headers of a request take, too. None: for ever.
+    pub keep_alive: Option<Duration>,
+    /// How long open connections have to finish their requests in a drain.
+    pub drain: Duration,
+}
+
 /// Serves connections until `shutdown.drain`; then refuses new ones and lets the open ones finish their
-/// requests for `drain_timeout` or until `shutdown.now`, and cuts the rest.
+/// requests for `limits.drain` or until `shutdown.now`, and cuts the rest.
 pub async fn listen(
     listener: TcpListener,
     router: Router,
     shutdown: &Shutdown,
-    drain_timeout: Duration,
+    limits: ConnectionLimits,
 ) {
     let mut connections = JoinSet::new();
     loop {
@@ -55,7 +61,8 @@ pub async fn listen(
             Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, router.clone(), shutdown.drain.clone()));
+                    let drain = shutdown.drain.clone();
+                    connections.spawn(connection(stream, router.clone(), limits.keep_alive, drain));
                 }
                 Err(error) => accept_failed(&error).await,
             },
@@ -68,7 +75,7 @@ pub async fn listen(
         }
     };
     tokio::select! {
-        result = timeout(drain_timeout, finished) => if result.is_ok() { return },
+        result = timeout(limits.drain, finished) => if result.is_ok() { return },
         () = shutdown.now.cancelled() => {}
     }
     tracing::warn!(
@@ -98,7 +105,12 @@ fn send_or_reset(result: Result<Response, Infallible>) -> Result<Response, ToldT
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, drain: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    router: Router,
+    keep_alive: Option<Duration>,
+    drain: CancellationToken,
+) {
     // Tokens are small and must leave at once; without the option they only come later.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY could not be set");
@@ -107,7 +119,7 @@ async fn connection(stream: TcpStream, router: Router, drain: CancellationToken)
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
+        .header_read_timeout(keep_alive);
     builder
         .http2()
         .timer(TokioTimer::new())

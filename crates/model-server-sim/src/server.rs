@@ -34,7 +34,7 @@ use crate::{
     args::Settings,
     engine::{Content, Dice, Engine, Latency},
     kv_events::{self, BindError, KvEvents, Sockets},
-    listen::listen,
+    listen::{ConnectionLimits, listen},
     metrics::{self, Facts},
     models::Models,
 };
@@ -108,7 +108,10 @@ pub(crate) async fn serve_at(
     shutdown: Shutdown,
 ) -> Result<(), ServeError> {
     let port = listener.local_addr().map_err(ServeError::Listener)?.port();
-    let drain_timeout = server.app.settings.drain_timeout;
+    let limits = ConnectionLimits {
+        keep_alive: server.app.settings.keep_alive_timeout,
+        drain: server.app.settings.drain_timeout,
+    };
     let stop = CancellationToken::new();
     let mut engine = JoinSet::new();
     if let Some(kv_events) = &server.app.kv_events {
@@ -117,7 +120,7 @@ pub(crate) async fn serve_at(
     }
     engine.spawn(server.engine().run(stop.clone()));
     tokio::select! {
-        () = listen(listener, server.router(port), &shutdown, drain_timeout) => {
+        () = listen(listener, server.router(port), &shutdown, limits) => {
             stop.cancel();
             while engine.join_next().await.is_some() {}
             Ok(())

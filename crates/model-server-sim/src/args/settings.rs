@@ -68,6 +68,8 @@ pub struct Settings {
     pub startup_duration: Duration,
     /// For requests to finish at the end.
     pub drain_timeout: Duration,
+    /// Until an HTTP/1.1 connection without a request is closed; none: never.
+    pub keep_alive_timeout: Option<Duration>,
     /// Bytes of the largest request body.
     pub max_request_body: usize,
     /// Whose metric names and APIs are used.
@@ -115,6 +117,7 @@ impl Args {
             seed,
             startup_duration,
             drain_timeout,
+            keep_alive_timeout,
             max_request_body_bytes,
             engine,
             triton_stream_output,
@@ -175,6 +178,7 @@ impl Args {
             chance_seed: seed,
             startup_duration: startup_duration.get().mul_f64(latency.time_scale),
             drain_timeout: drain_timeout.get(),
+            keep_alive_timeout: Some(keep_alive_timeout.get()).filter(|span| !span.is_zero()),
             max_request_body: max_request_body_bytes.get(),
             engine,
             triton_stream_output,
@@ -335,6 +339,7 @@ mod tests {
         assert_eq!(settings.address.to_string(), "0.0.0.0:8000");
         assert_eq!(settings.served_models, ["m"]);
         assert_eq!(settings.max_model_len.get(), 16 * 1024);
+        assert_eq!(settings.keep_alive_timeout, Some(Duration::from_secs(5)));
         assert_eq!(settings.identity.pod, "p");
     }
 

@@ -9,11 +9,12 @@ use hyper::{body::Bytes, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use model_server_sim::serve;
 use process::Shutdown;
+use rstest::rstest;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::support::mk_settings;
@@ -226,4 +227,28 @@ async fn a_reset_request_gets_no_byte_and_others_go_on() {
             .expect("in time");
         assert_eq!(response.is_ok(), answered, "{path}: {response:?}");
     }
+}
+
+/// Time stands still while there is something to do, and then leaps to the next timer. As in uvicorn, the time that a request
+/// takes does not count.
+#[rstest]
+#[case::as_uvicorn(&[], Some(5))]
+#[case::longer(&["--keep-alive-timeout", "90s"], Some(90))]
+#[case::never(&["--keep-alive-timeout", "0"], None)]
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_request_is_closed_after_its_time(
+    #[case] flags: &[&str],
+    #[case] seconds: Option<u64>,
+) {
+    let running = start(&[flags, &["--time-to-first-token", "10s"]].concat()).await;
+    let body = chat(r#""stream":true,"max_tokens":1,"#);
+    let mut stream = send_http1(&running, "POST", "/v1/chat/completions", &body).await;
+    read_until(&mut stream, "[DONE]\n\n\r\n0\r\n\r\n").await;
+    let answered = Instant::now();
+    let end = timeout(Duration::from_hours(1), stream.read(&mut [0; 16])).await;
+    let closed = end.ok().map(|end| {
+        assert_eq!(end.expect("an orderly end"), 0);
+        answered.elapsed().as_secs()
+    });
+    assert_eq!(closed, seconds);
 }
