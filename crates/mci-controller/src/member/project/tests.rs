@@ -433,9 +433,8 @@ fn endpoints_that_serve_while_they_terminate_are_told_apart() {
             {"addresses": ["10.1.0.4"], "conditions": {"ready": true}}],
     }));
     let facts = slice(object).expect("a slice of a Service");
-    let texts = |all: &[std::net::IpAddr]| -> Vec<String> {
-        all.iter().map(ToString::to_string).collect()
-    };
+    let texts =
+        |all: &[std::net::IpAddr]| -> Vec<String> { all.iter().map(ToString::to_string).collect() };
     assert_eq!(texts(&facts.ready), ["10.1.0.4"]);
     assert_eq!(texts(&facts.terminating), ["10.1.0.2", "10.1.0.6"]);
 }

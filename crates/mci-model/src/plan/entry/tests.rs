@@ -104,12 +104,7 @@ fn a_headless_service_gives_its_ready_pods_and_their_port() {
 }
 
 /// A slice of Service `epp`.
-fn mk_named(
-    name: &str,
-    ready: &[&str],
-    terminating: &[&str],
-    ports: &[(&str, u16)],
-) -> SliceFacts {
+fn mk_named(name: &str, ready: &[&str], terminating: &[&str], ports: &[(&str, u16)]) -> SliceFacts {
     SliceFacts {
         key: mk_key(name),
         terminating: mk_slice(terminating).ready,
