@@ -30,12 +30,21 @@ pub enum PodCidrsError {
     TooMany(usize),
     /// It is every address of its family.
     Everything(Cidr),
+    /// It is wider than any cluster's: the shortest length is the second one.
+    TooWide(Cidr, u8),
     /// It holds, or is within, a network in which no pod is: the second one.
     NeverPods(Cidr, Cidr),
 }
 
 /// Largest number of networks of the pods of one cluster.
 pub const MAX_POD_CIDRS: usize = 64;
+
+/// Shortest lengths of a network of pods. Nothing that an organisation has is wider: 10.0.0.0/8 and fc00::/7 are the widest
+/// private networks, and registries give away at most a /16 of IPv6.
+const WIDEST_V4: u8 = 8;
+const WIDEST_V6: u8 = 16;
+/// Unique local addresses, which may be named as a whole.
+const LOCAL_V6: Cidr = v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7);
 
 /// This host, its links, and groups: a network that holds one of them is a mistake.
 const LOCAL: [Cidr; 9] = [
@@ -51,8 +60,10 @@ const LOCAL: [Cidr; 9] = [
 ];
 
 /// Services of a cloud that its machines alone reach: metadata with credentials, and the like.
-const CLOUDS: [Cidr; 9] = [
+const CLOUDS: [Cidr; 11] = [
     v4([100, 100, 100, 200], 32),                          // Alibaba Cloud
+    v4([100, 96, 0, 96], 32),                              // Volcengine
+    v4([100, 80, 80, 80], 32),                             // UCloud
     v4([168, 63, 129, 16], 32),                            // Azure
     v4([192, 0, 0, 0], 24), // protocol assignments; 192.0.0.192 is Oracle Cloud's, in part
     v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0], 32), // AWS: metadata, pod identity, DNS, time
@@ -85,9 +96,9 @@ pub fn is_never(ip: IpAddr) -> bool {
 /// Reads the networks of a cluster's pods, comma-separated.
 ///
 /// # Errors
-/// When one is no prefix, when there is none or more than [`MAX_POD_CIDRS`], and when one of them cannot be meant: every
-/// address of a family, one that holds addresses of a host's own (loopback, link-local, multicast), or one in which no
-/// pod can be.
+/// When one is no prefix, when there is none or more than [`MAX_POD_CIDRS`], and when one of them cannot be meant: one that
+/// is wider than /8 (of IPv6 /16, and /7 in fc00::/7), that holds addresses of a host's own (loopback, link-local,
+/// multicast), or in which no pod can be.
 pub fn parse_pod_cidrs(text: &str) -> Result<Vec<Cidr>, PodCidrsError> {
     let parts = text
         .split(',')
@@ -113,6 +124,14 @@ pub fn parse_pod_cidrs(text: &str) -> Result<Vec<Cidr>, PodCidrsError> {
         if let Some(impossible) = impossible {
             return Err(PodCidrsError::NeverPods(network, impossible));
         }
+        let widest = match network.address {
+            IpAddr::V4(_) => WIDEST_V4,
+            IpAddr::V6(_) if LOCAL_V6.covers(&network) => LOCAL_V6.length,
+            IpAddr::V6(_) => WIDEST_V6,
+        };
+        if network.length < widest {
+            return Err(PodCidrsError::TooWide(network, widest));
+        }
         networks.push(network);
     }
     if networks.is_empty() {
@@ -121,6 +140,50 @@ pub fn parse_pod_cidrs(text: &str) -> Result<Vec<Cidr>, PodCidrsError> {
     networks.sort_unstable();
     networks.dedup();
     Ok(networks)
+}
+
+/// The fewest networks with exactly the addresses of these, sorted.
+pub fn merged(networks: impl IntoIterator<Item = Cidr>) -> Vec<Cidr> {
+    let mut networks: Vec<Cidr> = networks.into_iter().map(Cidr::masked).collect();
+    // A network comes before those that it covers.
+    networks.sort_unstable();
+    let mut merged: Vec<Cidr> = Vec::new();
+    for mut network in networks {
+        if merged.last().is_some_and(|last| last.covers(&network)) {
+            continue;
+        }
+        // Two halves are one, which may be a half again.
+        while let Some(last) = merged.last()
+            && let Some(whole) = last.whole_with(&network)
+        {
+            merged.pop();
+            network = whole;
+        }
+        merged.push(network);
+    }
+    merged
+}
+
+/// At most `most` networks of each family, sorted, that cover these: as [`merged`] where that is few enough, and else those of a
+/// length, the longest that is enough, around all that are smaller.
+pub fn covering(networks: impl IntoIterator<Item = Cidr>, most: usize) -> Vec<Cidr> {
+    let (v4, v6): (Vec<Cidr>, Vec<Cidr>) = networks
+        .into_iter()
+        .partition(|network| network.address.is_ipv4());
+    let few = |networks: Vec<Cidr>| {
+        let mut networks = merged(networks);
+        let longest = networks.iter().map(Cidr::length).max().unwrap_or(0);
+        for length in (0..longest).rev() {
+            if networks.len() <= most {
+                break;
+            }
+            networks = merged(networks.into_iter().map(|one| one.at_length(length)));
+        }
+        networks
+    };
+    let mut all = few(v4);
+    all.extend(few(v6));
+    all
 }
 
 const fn v4(a: [u8; 4], length: u8) -> Cidr {
@@ -199,6 +262,13 @@ impl Cidr {
         Self { length, ..self }
     }
 
+    /// The network of which the two are the halves.
+    fn whole_with(&self, other: &Self) -> Option<Self> {
+        let whole = self.at_length(self.length.checked_sub(1)?).masked();
+        let halves = self.length == other.length && !self.covers(other) && whole.covers(other);
+        halves.then_some(whole)
+    }
+
     /// Whether it is of IPv4, the bits within its length, and the number of those behind.
     fn prefix(&self) -> (bool, u128, u32) {
         let (v4, bits, width) = match self.address {
@@ -258,6 +328,10 @@ impl fmt::Display for PodCidrsError {
             Self::Everything(network) => {
                 write!(f, "{network} is every address there is: {expected}")
             }
+            Self::TooWide(network, widest) => write!(
+                f,
+                "{network} is wider than the network of one cluster's pods, which is /{widest} at most: {expected}"
+            ),
             Self::NeverPods(network, never) => write!(
                 f,
                 "{network} has addresses that are never a pod's (those of {never}): {expected}"
@@ -280,6 +354,8 @@ mod tests {
             "169.254.169.254",
             "169.254.170.2",
             "100.100.100.200",
+            "100.96.0.96",
+            "100.80.80.80",
             "168.63.129.16",
             "192.0.0.192",
             "224.0.0.1",
@@ -306,6 +382,7 @@ mod tests {
         // some clouds give 240.0.0.0/4 to pods
         let possible = [
             "10.2.0.9",
+            "100.64.0.9",
             "8.8.8.8",
             "240.0.0.9",
             "fd00::9",
@@ -344,11 +421,87 @@ mod tests {
         }
     }
 
+    fn read(texts: &[&str]) -> Vec<Cidr> {
+        let read = texts.iter().map(|text| text.parse().expect("a prefix"));
+        read.collect()
+    }
+
+    #[test]
+    fn networks_are_merged_where_the_addresses_stay_the_same() {
+        let cases: [(&[&str], &[&str]); 8] = [
+            (&[], &[]),
+            (&["10.0.0.1/32", "10.0.0.0/32"], &["10.0.0.0/31"]),
+            // neighbours, and no halves of one
+            (
+                &["10.0.0.1/32", "10.0.0.2/32"],
+                &["10.0.0.1/32", "10.0.0.2/32"],
+            ),
+            (
+                &["10.0.0.7/24", "10.0.0.9/32", "10.0.0.0/24"],
+                &["10.0.0.0/24"],
+            ),
+            (
+                &["10.0.3.0/24", "10.0.2.0/25", "10.0.0.0/23", "10.0.2.128/25"],
+                &["10.0.0.0/22"],
+            ),
+            (
+                &["0.0.0.0/1", "128.0.0.0/1", "::/0"],
+                &["0.0.0.0/0", "::/0"],
+            ),
+            (&["fd00::/64", "fd00:0:0:1::/64"], &["fd00::/63"]),
+            // as bits they are alike
+            (&["0.0.0.0/32", "::/32"], &["0.0.0.0/32", "::/32"]),
+        ];
+        for (networks, expected) in cases {
+            assert_eq!(merged(read(networks)), read(expected), "{networks:?}");
+        }
+    }
+
+    #[test]
+    fn networks_are_covered_by_few() {
+        let nodes = [
+            "10.0.0.1/32",
+            "10.0.0.6/32",
+            "10.0.9.9/32",
+            "10.8.0.0/16",
+            "fd00::1/128",
+        ];
+        let cases: [(usize, &[&str]); 4] = [
+            (
+                4,
+                &[
+                    "10.0.0.1/32",
+                    "10.0.0.6/32",
+                    "10.0.9.9/32",
+                    "10.8.0.0/16",
+                    "fd00::1/128",
+                ],
+            ),
+            (
+                3,
+                &["10.0.0.0/29", "10.0.9.8/30", "10.8.0.0/16", "fd00::1/128"],
+            ),
+            (2, &["10.0.0.0/20", "10.8.0.0/16", "fd00::1/128"]),
+            (1, &["10.0.0.0/12", "fd00::1/128"]),
+        ];
+        for (most, expected) in cases {
+            assert_eq!(covering(read(&nodes), most), read(expected), "{most}");
+        }
+    }
+
     #[test]
     fn networks_of_pods_are_read_in_order_and_once() {
         let read = parse_pod_cidrs(" fd00:2::/56, 10.2.3.4/16,10.2.0.0/16,").expect("networks");
         let texts: Vec<String> = read.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["10.2.0.0/16", "fd00:2::/56"]);
+    }
+
+    #[test]
+    fn the_widest_private_networks_may_be_of_pods() {
+        for text in ["10.0.0.0/8", "fc00::/7", "fd00::/8", "2600::/16"] {
+            let read = parse_pod_cidrs(text).expect("a network");
+            assert_eq!(read[0].to_string(), text);
+        }
     }
 
     #[test]
@@ -365,6 +518,12 @@ mod tests {
             ("fe00::/8", "fe80::/10"),
             ("fd00:ec2::/64", "fd00:ec2::/32"),
             ("2002:a00::/24", "2002::/16"),
+            ("100.96.0.96/32", "100.96.0.96/32"),
+            ("8.0.0.0/5", "/8 at most"),
+            ("192.0.0.0/3", "/8 at most"),
+            ("10.0.0.0/7", "/8 at most"),
+            ("2000::/3", "/16 at most"),
+            ("2600::/15", "/16 at most"),
             (&too_many, "65 networks"),
         ];
         for (text, said) in cases {
