@@ -32,6 +32,12 @@ const BASE: Error = Error {
     message: "",
 };
 
+/// Envoy's status for a pick that it refuses. A picker's own answers may have it as well.
+const REFUSED_PICK: u32 = 403;
+
+/// Statuses of answers at a hop that are always marked: nothing here can serve the request, whoever says so.
+const MARKED: [u32; 2] = [503, 508];
+
 const ERRORS: [Error; 10] = [
     // Envoy's 403 reads like a rejected key. Clients that try WebSocket first go on by HTTP at once after 426, and only then.
     Error {
@@ -50,7 +56,8 @@ const ERRORS: [Error; 10] = [
     Error {
         details: &["direct_response", "cluster_not_found"],
         kind: "route-not-usable",
-        message: "the route of this request cannot be served: the conditions of its HTTPRoute say why",
+        message: "the route of this request cannot be served: it has no backend with a weight above 0, or a backend or filter \
+                  that cannot be used, as the conditions of its HTTPRoute say",
         ..BASE
     },
     Error {
@@ -78,7 +85,7 @@ const ERRORS: [Error; 10] = [
     Error {
         details: &["rbac_access_denied"],
         status: Some(502),
-        at_hop: Some(403),
+        at_hop: Some(REFUSED_PICK),
         kind: "endpoint-not-allowed",
         message: "the endpoint picker of this model chose an endpoint that requests may not go to",
     },
@@ -130,16 +137,23 @@ pub(crate) fn edge() -> hcm::LocalReplyConfig {
     }
 }
 
-/// For hops, whose own answers of a status in `marked` get its second one, and the mark that they are not the model's.
-pub(crate) fn hop(marked: &[(u32, u32)]) -> hcm::LocalReplyConfig {
-    let is_marked = |error: &&Error| marked.iter().any(|(from, _)| error.at_hop == Some(*from));
+/// For hops, whose own answers that another cluster may spare the client get the mark that they are not the model's. With
+/// `picks_are_checked` a pick that was refused is one of them: it has the status of endpoint pickers that refuse the client.
+pub(crate) fn hop(picks_are_checked: bool) -> hcm::LocalReplyConfig {
+    let refused = |error: &Error| picks_are_checked && error.at_hop == Some(REFUSED_PICK);
+    let is_marked = |error: &&Error| {
+        MARKED.iter().any(|status| error.at_hop == Some(*status)) || refused(error)
+    };
     let (json, mut plain): (Vec<_>, Vec<_>) = ERRORS
         .iter()
         .filter(is_marked)
         .map(|error| (as_json(error, error.at_hop), as_json(error, None)))
         .unzip();
     // Of the kinds above, those with a status that is final, such as 502 where a server does not speak HTTP.
-    plain.splice(0..0, marked.iter().map(|(from, to)| mark(*from, *to)));
+    let of_refused = ERRORS.iter().filter(|error| refused(error));
+    let of_refused = of_refused.map(|error| mark(by_details(error, error.at_hop), error.status));
+    let marks = MARKED.map(|status| mark(has_status(status), None));
+    plain.splice(0..0, marks.into_iter().chain(of_refused));
     hcm::LocalReplyConfig {
         mappers: json.into_iter().chain(plain).collect(),
         ..hcm::LocalReplyConfig::default()
@@ -149,33 +163,14 @@ pub(crate) fn hop(marked: &[(u32, u32)]) -> hcm::LocalReplyConfig {
 /// The answer to other than gRPC clients; with `at_hop` marked, and for that status alone.
 fn as_json(error: &Error, at_hop: Option<u32>) -> hcm::ResponseMapper {
     let Error {
-        details,
+        details: _,
         status,
         at_hop: _,
         kind,
         message,
     } = error;
-    let beginnings = details
-        .iter()
-        .map(|text| format!("response.code_details.startsWith('{text}')"));
-    let beginnings: Vec<_> = beginnings.collect();
-    // Redirects are answers of Envoy as well.
-    let code = at_hop.map_or_else(
-        || "response.code >= 400".to_owned(),
-        |status| format!("response.code == {status}"),
-    );
-    let expression = cel::ExpressionFilter {
-        expression: format!("{code} && ({})", beginnings.join(" || ")),
-        ..cel::ExpressionFilter::default()
-    };
-    let expression = FilterSpecifier::ExtensionFilter(accesslog::ExtensionFilter {
-        name: "envoy.access_loggers.extension_filters.cel".to_owned(),
-        config_type: Some(accesslog::extension_filter::ConfigType::TypedConfig(any(
-            &expression,
-        ))),
-    });
     let both = FilterSpecifier::AndFilter(accesslog::AndFilter {
-        filters: vec![filter(not_grpc()), filter(expression)],
+        filters: vec![filter(not_grpc()), filter(by_details(error, at_hop))],
     });
     let body =
         format!(r#"{{"error":{{"code":%RESPONSE_CODE%,"message":"{message}","type":"{kind}"}}}}"#);
@@ -196,21 +191,48 @@ fn as_json(error: &Error, at_hop: Option<u32>) -> hcm::ResponseMapper {
     }
 }
 
-/// Envoy's own answer `from` becomes `to`, marked as not the model's.
-fn mark(from: u32, to: u32) -> hcm::ResponseMapper {
-    let is_from = accesslog::ComparisonFilter {
+/// Envoy's own answers of this kind, of the status `at_hop` where there is one.
+fn by_details(error: &Error, at_hop: Option<u32>) -> FilterSpecifier {
+    let beginnings = error
+        .details
+        .iter()
+        .map(|text| format!("response.code_details.startsWith('{text}')"));
+    let beginnings: Vec<_> = beginnings.collect();
+    // Redirects are answers of Envoy as well.
+    let code = at_hop.map_or_else(
+        || "response.code >= 400".to_owned(),
+        |status| format!("response.code == {status}"),
+    );
+    let expression = cel::ExpressionFilter {
+        expression: format!("{code} && ({})", beginnings.join(" || ")),
+        ..cel::ExpressionFilter::default()
+    };
+    FilterSpecifier::ExtensionFilter(accesslog::ExtensionFilter {
+        name: "envoy.access_loggers.extension_filters.cel".to_owned(),
+        config_type: Some(accesslog::extension_filter::ConfigType::TypedConfig(any(
+            &expression,
+        ))),
+    })
+}
+
+fn has_status(status: u32) -> FilterSpecifier {
+    let comparison = accesslog::ComparisonFilter {
         op: accesslog::comparison_filter::Op::Eq.into(),
         value: Some(core::RuntimeUInt32 {
-            default_value: from,
-            runtime_key: format!("isthmus.mark.{from}"),
+            default_value: status,
+            runtime_key: format!("isthmus.mark.{status}"),
         }),
     };
-    let is_from = FilterSpecifier::StatusCodeFilter(accesslog::StatusCodeFilter {
-        comparison: Some(is_from),
-    });
+    FilterSpecifier::StatusCodeFilter(accesslog::StatusCodeFilter {
+        comparison: Some(comparison),
+    })
+}
+
+/// Such answers get the status `to` where there is one, and are marked as not the model's.
+fn mark(such: FilterSpecifier, to: Option<u32>) -> hcm::ResponseMapper {
     hcm::ResponseMapper {
-        filter: Some(filter(is_from)),
-        status_code: Some(uint32(to)),
+        filter: Some(filter(such)),
+        status_code: to.map(uint32),
         headers_to_add: vec![marking()],
         ..hcm::ResponseMapper::default()
     }
@@ -325,8 +347,8 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_hops_are_marked_objects_and_other_answers_of_hops_are_marked_too() {
-        insta::assert_snapshot!(show(&hop(&[(503, 503), (508, 508), (403, 502)])));
+    fn errors_of_hops_are_marked_objects_and_of_other_answers_those_of_a_marked_status() {
+        insta::assert_snapshot!(show(&hop(true)));
     }
 
     #[test]

@@ -77,16 +77,14 @@ pub(crate) fn hop(name: &str, hop: Hop, options: &Options) -> listener::Listener
         Hop::Pool => Picker::Local,
     };
     let mut http_filters = vec![extproc::filter(picker)];
-    let mut marked = vec![(503, 503), (508, 508)];
     if hop == Hop::UnknownPods {
         http_filters.extend(filters::served());
-        marked.push((403, 502)); // the pick was refused
     }
     http_filters.push(filters::router());
     let manager = hcm::HttpConnectionManager {
         generate_request_id: Some(boolean(false)),
         skip_xff_append: true,
-        local_reply_config: Some(errors::hop(&marked)),
+        local_reply_config: Some(errors::hop(hop == Hop::UnknownPods)),
         http_filters,
         ..manager(name, options)
     };
