@@ -23,8 +23,12 @@ const ATTEMPT: &str = "x-envoy-attempt-count";
 /// choices lose most retries, a hundred none.
 const HOST_CHOICES: i64 = 100;
 
-/// How often a request is sent to the endpoints of a Service or pool: each that an EPP may name gets it once.
+/// How many attempts a request has at a Service, or at a pool beside one, where only those count that no server has read.
 pub(crate) const ATTEMPTS: u8 = 3;
+
+/// How many attempts a request has at a pool, where one that a server has read may be made again: that server may have died of
+/// it, and may not be the only one to do so.
+const POOL_ATTEMPTS: u8 = 2;
 
 /// The attempt that fails open at the hop of a local pool: the last, there being one retry.
 const LAST_ATTEMPT: i64 = 2;
@@ -215,21 +219,16 @@ fn retry(
         _ => None,
     });
     let per_try = rule.timeouts.backend.filter(|limit| !limit.is_zero());
-    // A server may close a connection that it kept just as a request comes, and one that ends closes all: then nothing of an
-    // answer has come. An attempt whose own time is over counts as such a reset too, and is not to be made twice.
-    let on_reset = if per_try.is_some() {
-        "connect-failure,refused-stream,reset-before-request"
-    } else {
-        "connect-failure,refused-stream,reset"
-    };
     let base = route::RetryPolicy {
         per_try_timeout: per_try.map(duration),
         ..route::RetryPolicy::default()
     };
     let Some(candidates) = candidates.max() else {
+        let has_service = has_service(backends);
+        let attempts = if has_service { ATTEMPTS } else { POOL_ATTEMPTS };
         return route::RetryPolicy {
-            retry_on: on_reset.to_owned(),
-            num_retries: Some(uint32(u32::from(ATTEMPTS - 1))),
+            retry_on: on_failure(!has_service).to_owned(),
+            num_retries: Some(uint32(u32::from(attempts - 1))),
             ..base
         };
     };
@@ -243,7 +242,7 @@ fn retry(
     let retry_on = if all_hops {
         "connect-failure,refused-stream"
     } else {
-        on_reset
+        on_failure(retries == 1 && !limited && !has_service(backends))
     };
     let present = route::header_matcher::HeaderMatchSpecifier::PresentMatch(true);
     route::RetryPolicy {
@@ -261,6 +260,27 @@ fn retry(
         host_selection_retry_max_attempts: HOST_CHOICES,
         ..base
     }
+}
+
+/// When another attempt is made at a backend without hops; with `read_ones` also where a server had read the request.
+///
+/// A server may close a connection that it kept just as a request comes, and one that ends closes all. Envoy cannot tell
+/// whether such a server worked on the request before. That of an `InferencePool` is an inference, which may be made twice, but
+/// by no more than one further server. What a plain Service does, such as an order, may not be done twice; that Envoy closes
+/// idle connections first (`SERVER_IDLE` of `http.rs`) is what spares its requests most of these closes. `reset` would also
+/// repeat an attempt whose own time is over.
+fn on_failure(read_ones: bool) -> &'static str {
+    if read_ones {
+        "connect-failure,refused-stream,reset"
+    } else {
+        "connect-failure,refused-stream,reset-before-request"
+    }
+}
+
+fn has_service(backends: &[Weighted]) -> bool {
+    backends
+        .iter()
+        .any(|one| matches!(one.backend, Backend::Service(..)))
 }
 
 fn make_match(wanted: &RouteMatch) -> route::RouteMatch {

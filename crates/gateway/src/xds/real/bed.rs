@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use crd::networks::Cidr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -38,7 +40,9 @@ pub(super) const POD_A: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
 pub(super) const POD_B: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 12);
 pub(super) const REMOTE_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 13);
 pub(super) const FORBIDDEN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 14);
+pub(super) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 18);
 const CLOSING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 16);
+const DYING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 17);
 pub(super) const EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
 pub(super) const REMOTE_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 2);
 pub(super) const SECOND_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 3);
@@ -54,6 +58,7 @@ pub(super) struct Bed {
     pub(super) proxies: Proxies,
     pub(super) world: World,
     pub(super) endpoints: Endpoints,
+    pub(super) settings: Settings,
     /// Requests as the pods read them.
     pub(super) seen: Seen,
     edge: u16,
@@ -109,9 +114,18 @@ impl Bed {
             .pods
             .insert(key("llm"), local.into_iter().collect());
 
+        let only_pod = vec![Cidr::host(REMOTE_POD.into())];
+        let settings = Settings {
+            deny_cidrs: Vec::new(),
+            pod_cidrs: ["east", "south"]
+                .map(|name| (name.to_owned(), only_pod.clone()))
+                .into(),
+            ..mk_settings()
+        };
+
         let mut tasks = JoinSet::new();
         let seen = Seen::default();
-        for ip in [POD_A, POD_B, REMOTE_POD, FORBIDDEN] {
+        for ip in [POD_A, POD_B, REMOTE_POD, FORBIDDEN, OUTSIDE] {
             let listener = TcpListener::bind((ip, pods)).await.unwrap();
             tasks.spawn(pod::serve(listener, seen.clone()));
         }
@@ -142,6 +156,7 @@ impl Bed {
             proxies,
             world,
             endpoints,
+            settings,
             seen,
             edge,
             pods,
@@ -158,24 +173,11 @@ impl Bed {
     }
 
     pub(super) fn publish(&self) {
-        let settings = Settings {
-            deny_cidrs: Vec::new(),
-            pod_cidrs: ["east", "south"]
-                .map(|name| {
-                    (
-                        name.to_owned(),
-                        vec![format!("{REMOTE_POD}/32").parse().unwrap()],
-                    )
-                })
-                .into_iter()
-                .collect(),
-            ..mk_settings()
-        };
         let options = Options {
             bind_address: Ipv4Addr::LOCALHOST.into(),
             ..mk_options()
         };
-        let (models, _) = build(&self.world, &settings);
+        let (models, _) = build(&self.world, &self.settings);
         let made: BTreeMap<_, Arc<Snapshot>> = models
             .iter()
             .map(|model| {
@@ -210,6 +212,15 @@ impl Bed {
         let listener = TcpListener::bind((CLOSING_POD, self.pods)).await.unwrap();
         self.tasks.spawn(pod::serve_one_each(listener));
         CLOSING_POD
+    }
+
+    /// Starts a pod that dies of each POST, and returns the number of those it has read.
+    pub(super) async fn dying_pod(&mut self) -> (Ipv4Addr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind((DYING_POD, self.pods)).await.unwrap();
+        let posts = Arc::default();
+        self.tasks
+            .spawn(pod::serve_no_posts(listener, Arc::clone(&posts)));
+        (DYING_POD, posts)
     }
 
     pub(super) fn at(&self, ip: Ipv4Addr) -> Behaviour {

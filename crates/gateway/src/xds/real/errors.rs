@@ -1,19 +1,24 @@
 //! Errors of Envoy itself, as clients see them, and requests that are spared them.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
 
+use crd::networks::Cidr;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::fixture::{add_route, add_slice, key, mk_ref, mk_route, mk_rule, mk_service};
 use crate::world::World;
 
-use super::bed::{Answer, Bed, EPP, POD_B, REMOTE_EPP};
+use super::bed::{Answer, Bed, EPP, FORBIDDEN, OUTSIDE, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP};
 use super::epp::{Behaviour, REFUSAL};
-use super::pod::HANG;
+use super::pod::{HANG, ORDER};
 
 /// No model server is here.
 const NOBODY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 99);
+
+/// The weight of a backend beside which one of weight 1 gets next to nothing.
+const MOST: u32 = 1_000_000;
 
 /// Adds a Service behind a path of its own.
 fn add_service(world: &mut World, name: &str) {
@@ -168,16 +173,10 @@ async fn request_reaches_the_route_of_its_host(#[case] head: &str) {
 
 /// As where a server's keep-alive time ends just when the next request comes. Imports had that already.
 #[tokio::test(flavor = "multi_thread")]
-async fn request_that_meets_a_connection_as_it_closes_is_sent_again() {
-    let mut bed = Bed::start(|world| add_service(world, "closing")).await;
+async fn request_of_a_pool_that_meets_a_connection_as_it_closes_is_sent_again() {
+    let mut bed = Bed::start(|_| {}).await;
     let closing = bed.closing_pod().await;
     let pods = bed.pods;
-    add_slice(
-        &mut bed.endpoints,
-        "closing",
-        &closing.to_string(),
-        &[("http", pods)],
-    );
     let of_pool = bed.endpoints.pods.get_mut(&key("llm")).unwrap();
     of_pool.insert("closing".to_owned(), closing.into());
     bed.publish();
@@ -185,11 +184,109 @@ async fn request_that_meets_a_connection_as_it_closes_is_sent_again() {
     let _epp = bed
         .epp(EPP, Behaviour::Pick(format!("{closing}:{pods}")))
         .await;
-    for path in ["/closing", "/pool"] {
-        bed.until(path, 200).await;
-        for _ in 0..4 {
-            let answer = bed.get(path).await;
-            assert_eq!(answer.status, 200, "{path} {answer:?}");
-        }
+    bed.until("/pool", 200).await;
+    for _ in 0..4 {
+        let answer = bed.get("/pool").await;
+        assert_eq!(answer.status, 200, "{answer:?}");
     }
+}
+
+/// A server that was killed may have done what it was asked. Of several backends of a rule, the first gets next to all.
+#[rstest]
+#[case::service(&[("service", "web", 1)], 1)]
+#[case::service_beside_a_pool(&[("service", "web", MOST), ("pool", "llm", 1)], 1)]
+#[case::service_beside_an_import(&[("service", "web", MOST), ("import", "many", 1)], 1)]
+#[case::pool(&[("pool", "llm", 1)], 2)]
+#[case::pool_beside_an_import(&[("pool", "llm", MOST), ("import", "llm", 1)], 2)]
+#[case::pool_beside_an_import_of_many(&[("pool", "llm", MOST), ("import", "many", 1)], 1)]
+#[tokio::test(flavor = "multi_thread")]
+async fn request_that_a_server_has_read_is_not_done_often(
+    #[case] backends: &[(&str, &str, u32)],
+    #[case] times: usize,
+) {
+    let to_dying = |world: &mut World| {
+        let entry = world.imports[&key("llm")].clusters[0].clone();
+        let many = world.imports[&key("llm")].clone();
+        let many = world.imports.entry(key("many")).or_insert(many);
+        for number in 1..5 {
+            let mut entry = entry.clone();
+            entry.name = format!("{}-{number}", entry.name);
+            entry.pod_cidrs = vec!["127.0.0.13/32".parse().unwrap()];
+            many.clusters.push(entry);
+        }
+        let backends = backends.iter();
+        let backends = backends.map(|(kind, name, weight)| mk_ref(kind, name, *weight));
+        let rule = mk_rule("/dying", backends.collect());
+        add_route(world, mk_route("dying", vec![rule]));
+    };
+    let mut bed = Bed::start(to_dying).await;
+    let (dying, posts) = bed.dying_pod().await;
+    let pods = bed.pods;
+    let ip = dying.to_string();
+    add_slice(&mut bed.endpoints, "web", &ip, &[("http", pods)]);
+    let of_pool = bed.endpoints.pods.get_mut(&key("llm")).unwrap();
+    of_pool.insert("dying".to_owned(), dying.into());
+    bed.publish();
+    let _epp = bed.epp(EPP, bed.at(dying)).await;
+    bed.wait("the server is reached", || async {
+        let answer = bed.get("/dying").await;
+        answer.status == 200 && answer.body.is_empty()
+    })
+    .await;
+    let head = format!(
+        "POST /dying HTTP/1.1\r\nhost: any\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        ORDER.len()
+    );
+    let answer = bed.exchange(&head, ORDER).await;
+    assert_eq!(kind(&answer), (503, "endpoint-failed".to_owned()));
+    assert_eq!(posts.load(Ordering::Relaxed), times);
+}
+
+/// A pick of the denied address, and one beside the networks that the entry itself has; then one that may be.
+#[tokio::test(flavor = "multi_thread")]
+async fn picks_lead_into_the_entrys_own_networks_less_what_is_denied_there() {
+    let own = |world: &mut World| {
+        let import = world.imports.get_mut(&key("llm")).unwrap();
+        import.clusters[0].pod_cidrs = vec!["127.0.0.0/28".parse().unwrap()];
+        world.own_networks = vec![Cidr::host(FORBIDDEN.into())];
+    };
+    let mut bed = Bed::start(own).await;
+    bed.settings.pod_cidrs.clear();
+    bed.publish();
+    let epp = bed.epp(REMOTE_EPP, bed.at(REMOTE_POD)).await;
+    bed.until("/import", 200).await;
+    for pod in [FORBIDDEN, OUTSIDE] {
+        epp.set(bed.at(pod));
+        let refused = bed.get("/import").await;
+        assert_eq!(
+            kind(&refused),
+            (502, "endpoint-not-allowed".to_owned()),
+            "{pod}"
+        );
+    }
+    for pod in [REMOTE_POD, POD_B] {
+        epp.set(bed.at(pod));
+        let answer = bed.get("/import").await;
+        assert_eq!((answer.status, answer.body), (200, format!("{pod} 0")));
+    }
+}
+
+/// It is an answer like its 429, and another cluster's picker is not asked for another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn policy_of_a_remote_picker_is_final() {
+    let two = |world: &mut World| {
+        let import = world.imports.get_mut(&key("llm")).unwrap();
+        let mut south = import.clusters[0].clone();
+        south.name = "south".into();
+        south.picker.as_mut().unwrap().addresses = vec![SECOND_EPP.to_string()];
+        import.clusters.push(south);
+    };
+    let mut bed = Bed::start(two).await;
+    let first = bed.epp(REMOTE_EPP, Behaviour::Refuse(403)).await;
+    let second = bed.epp(SECOND_EPP, Behaviour::Refuse(403)).await;
+    bed.until("/import", 403).await;
+    let before = first.asked() + second.asked();
+    let answer = bed.get("/import").await;
+    assert_eq!((answer.status, &*answer.body), (403, REFUSAL));
+    assert_eq!(first.asked() + second.asked(), before + 1);
 }

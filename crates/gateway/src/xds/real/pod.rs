@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -23,6 +24,9 @@ pub(super) const STREAM: &str = "/stream";
 
 /// End of the paths where a pod answers with the header by which hops say that another cluster is to be tried.
 pub(super) const FORGED_FAILOVER: &str = "/forged-failover";
+
+/// The body of the POST requests that [`serve_no_posts`] reads.
+pub(super) const ORDER: &[u8] = b"the order";
 
 /// Start of the paths where a pod never answers.
 pub(super) const HANG: &str = "/hang";
@@ -94,6 +98,35 @@ pub(super) async fn serve_one_each(listener: TcpListener) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         connections.spawn(answer_one(stream));
+    }
+}
+
+/// A server that reads each POST whole, counts it and closes the connection without an answer, as one that dies of it. It
+/// answers all else.
+pub(super) async fn serve_no_posts(listener: TcpListener, posts: Arc<AtomicUsize>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        connections.spawn(answer_unless_post(stream, posts.clone()));
+    }
+}
+
+async fn answer_unless_post(mut stream: TcpStream, posts: Arc<AtomicUsize>) {
+    let mut seen = Vec::new();
+    loop {
+        if stream.read_buf(&mut seen).await.unwrap_or(0) == 0 {
+            return;
+        }
+        if seen.starts_with(b"POST") && (seen.ends_with(ORDER) || seen.ends_with(b"\r\n0\r\n\r\n"))
+        {
+            posts.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if !seen.starts_with(b"POST") && seen.ends_with(b"\r\n\r\n") {
+            seen.clear();
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+        }
     }
 }
 
