@@ -82,7 +82,7 @@ const LORA_WAITING: f64 = 0.6;
 /// Which of the models that unseen requests ask for take the place of an adapter: those that a page of any member shows as
 /// one. The others may be base models, which take none.
 struct Places<'a> {
-    adapters: SmallVec<[&'a str; 4]>,
+    adapters: SmallVec<[&'a str; 8]>,
 }
 
 // === impl Scorer ===
@@ -281,17 +281,24 @@ fn has(list: &[Box<str>], name: &str) -> bool {
 
 impl<'a> Places<'a> {
     fn new(table: &'a Table) -> Self {
-        let mut adapters: SmallVec<[&str; 4]> = SmallVec::new();
         let unseen = table.adapters.iter().flat_map(|one| &one.unseen);
-        for name in unseen {
-            let is_shown = |one: &Adapters| {
+        Self::of(unseen.map(|name| &**name), |name| {
+            table.adapters.iter().any(|one| {
                 let scraped = one.scraped.as_ref();
                 scraped.is_some_and(|lora| has(&lora.running, name) || has(&lora.waiting, name))
-            };
-            if !adapters.contains(&&**name) && table.adapters.iter().any(is_shown) {
+            })
+        })
+    }
+
+    /// Most members have the same few names, and a search for one goes through the lists of all members: it is made once.
+    fn of(unseen: impl Iterator<Item = &'a str>, mut is_shown: impl FnMut(&str) -> bool) -> Self {
+        let mut adapters: SmallVec<[&str; 8]> = SmallVec::new();
+        for name in unseen {
+            if !adapters.contains(&name) {
                 adapters.push(name);
             }
         }
+        adapters.retain(|name| is_shown(name));
         Self { adapters }
     }
 

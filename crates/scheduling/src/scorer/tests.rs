@@ -138,6 +138,22 @@ fn adapters_score_by_where_they_are(
     );
 }
 
+/// The base model is in flight at all members, and no page shows it as an adapter.
+#[test]
+fn a_name_is_searched_for_once_however_many_members_have_it() {
+    let unseen = std::iter::repeat_n(["base", "a"], 100).flatten();
+    let mut searched = Vec::new();
+    let places = Places::of(unseen, |name| {
+        searched.push(name.to_owned());
+        name == "a"
+    });
+    assert_eq!(
+        ["base", "a"].map(|name| places.takes_one(name)),
+        [false, true]
+    );
+    assert_eq!(searched, ["base", "a"]);
+}
+
 #[rstest]
 #[case(0, 1.0, &[0, 1, 4], &[1.0, 0.75, 0.0])]
 #[case(1, 0.5, &[0, 1, 2, 4], &[1.0, 1.0, 0.25, 0.0])]
