@@ -7,7 +7,7 @@ use crate::evidence::Evidence;
 use crate::{
     index::{
         World,
-        grant::MayExport,
+        grant::{MayExport, Stated},
         member::{Coverage, Link, Member},
     },
     name::Key,
@@ -62,10 +62,12 @@ fn export_known(member: &Member, key: &Key) -> ExportKnown {
         };
     };
     let may_export = member.may_export(&key.namespace);
+    // without the networks its entry gets no requests: one that is written keeps those that it has
+    let networks_unknown = member.origin.pod_cidrs == Stated::Unreadable;
     match record.facts.export.requested() {
         Err(evidence) => ExportKnown::Ended(evidence),
         Ok(_) if may_export == MayExport::No => ExportKnown::Ended(Evidence::NotAllowed),
-        Ok(_) if may_export == MayExport::Unknown => ExportKnown::RightUnknown,
+        Ok(_) if may_export == MayExport::Unknown || networks_unknown => ExportKnown::RightUnknown,
         Ok(_) if member.pools.over_cap.contains(key) => ExportKnown::OverCap,
         Ok(_) if !member.exports_known() => ExportKnown::NotSeen,
         Ok(request)

@@ -108,24 +108,34 @@ fn one_that_may_not_export_a_pool_imports_it() {
     assert_eq!(plan.imports[&mk_name("b")], ImportPlan::Absent);
 }
 
-#[test]
-fn a_rule_that_cannot_be_read_takes_away_nothing_and_adds_nothing() {
+#[rstest::rstest]
+#[case::both(Some("10.0.0.0/33"), Some("ML"))]
+#[case::networks(Some("10.2.0.0/160"), Some("ml"))]
+#[case::namespaces(Some("10.2.0.0/16"), Some("ML"))]
+fn a_rule_that_cannot_be_read_takes_away_nothing_and_adds_nothing(
+    #[case] pod_cidrs: Option<&str>,
+    #[case] namespaces: Option<&str>,
+) {
     let mut before = mk_world(&["a", "b"]);
     export(&mut before, "a", "llm");
+    describe(&mut before, Some("10.2.0.0/16"), Some("ml"));
     settle(&mut before, &mk_policy(), NOW);
     let live = member(&before, "b").imports.items[&mk_key("llm")].clone();
+    assert_eq!(live.status.clusters[0].pod_cidrs, ["10.2.0.0/16"]);
     // a controller that starts with such a rule has not seen what was said before
     let mut world = World::new(mk_rules());
     for name in ["a", "b"] {
         world.add_member(&mk_name(name), NOW);
     }
-    describe(&mut world, Some("10.0.0.0/33"), Some("ML"));
+    describe(&mut world, pod_cidrs, namespaces);
     connect(&mut world, "a", Vec::new(), Vec::new(), NOW);
     connect(&mut world, "b", Vec::new(), vec![live], NOW);
     export(&mut world, "a", "llm");
     export(&mut world, "a", "new");
     let plan = desired_for(&world, &mk_policy(), &mk_key("llm"), NOW);
-    assert_eq!(names(planned(&plan, "b")), ["a"]);
+    let import = planned(&plan, "b");
+    assert_eq!(names(import), ["a"]);
+    assert_eq!(import.status.clusters[0].pod_cidrs, ["10.2.0.0/16"]);
     let plan = desired_for(&world, &mk_policy(), &mk_key("new"), NOW);
     assert_eq!(plan.imports[&mk_name("b")], ImportPlan::Absent);
 }
