@@ -116,7 +116,7 @@ pub(super) fn exported(
     }
     match (condition.status.as_str(), condition.reason.as_str()) {
         ("True", _) => Progress::Done(message),
-        (_, "NotSupported") => Progress::Refused(text),
+        (_, "NotSupported" | "NotAllowed") => Progress::Refused(text),
         _ => Progress::Waiting(text),
     }
 }
@@ -209,6 +209,7 @@ mod tests {
     #[case("False", "NamespaceMissing", "waiting")]
     #[case("False", "NoOtherMember", "waiting")]
     #[case("False", "NotSupported", "refused")]
+    #[case("False", "NotAllowed", "refused")]
     fn an_export_is_done_refused_or_on_its_way(
         #[case] status: &str,
         #[case] reason: &str,
