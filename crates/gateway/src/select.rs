@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crd::annotations::POD_CIDRS;
-use crd::networks::Cidr;
+use crd::networks::{Cidr, covering};
 
 use crate::model::{Epp, EppAddresses, Import, Settings, Usable};
 use crate::text::quoted;
@@ -18,8 +18,9 @@ pub(crate) use address::{ClusterCidr, denied};
 /// Shares of an import's clusters add up to about this.
 pub(crate) const WHOLE: u32 = 1000;
 
-/// Length of an address that is denied in a message, in characters: it is remote input.
-const MAX_SHOWN: usize = 64;
+/// Most networks of a family that are denied within those of one cluster: Envoy compares each with where a request goes, and
+/// has them once for each import. Merged, the nodes of a cluster and the ranges of their pods are seldom more than some dozens.
+const MAX_DENIED: usize = 128;
 
 /// Why an entry gets no requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,11 +42,11 @@ pub(crate) enum Ineligible {
     #[error("address {0} is not allowed")]
     AddressDenied(String),
     #[error(
-        "all networks of its pods are denied here: they are this cluster's Services or nodes, or of --deny-cidr"
+        "all networks of its pods are denied here: they are those of this cluster's Services, nodes or pods, or of --deny-cidr"
     )]
     NetworksDenied,
     #[error(
-        "the networks of its pods are not known: say them at home with annotation {POD_CIDRS} of the member's Secret (kubectl mci join {0} does), or here with --pod-cidr {0}=CIDR"
+        "the networks of its pods are not known: say {POD_CIDRS} of {0} at home (kubectl mci check says where), or give the gateway --pod-cidr {0}=CIDR"
     )]
     NetworksUnknown(String),
 }
@@ -101,17 +102,18 @@ pub(crate) fn usable(
         .or(stated)
         .or_else(|| settings.pod_cidrs.get("*"))
         .ok_or_else(|| Ineligible::NetworksUnknown(cluster.name.clone()))?;
-    let denied = || settings.deny_cidrs.iter().chain(own);
-    let is_open = |cidr: &Cidr| !denied().any(|denied| denied.covers(cidr));
+    // what is elsewhere is not reached anyway, and would be one rule more for each request
+    let denied = settings.deny_cidrs.iter().chain(own);
+    let denied = denied.filter(|denied| cidrs.iter().any(|cidr| cidr.overlaps(denied)));
+    let denied = covering(denied.copied(), MAX_DENIED);
+    let is_open = |cidr: &Cidr| !denied.iter().any(|denied| denied.covers(cidr));
     if !cidrs.iter().any(is_open) {
         return Err(Ineligible::NetworksDenied);
     }
-    // what is elsewhere is not reached anyway, and would be one rule more for each request
-    let denied = denied().filter(|denied| cidrs.iter().any(|cidr| cidr.overlaps(denied)));
     Ok(Usable {
         epp: epp(&cluster.name, picker, settings, own)?,
         http2: crate::model::is_h2c(cluster.app_protocol.as_deref()),
-        denied: denied.copied().collect(),
+        denied,
         cidrs: cidrs.clone(),
         ports: cluster.target_ports.clone(),
         draining,
@@ -139,7 +141,7 @@ fn epp(
         match text.parse::<IpAddr>() {
             Ok(ip) if address::is_allowed(ip, &settings.deny_cidrs, own) => ips.push(ip),
             Err(_) if address::is_hostname(text) => names.push(text.clone()),
-            _ => denied = denied.or_else(|| Some(text.chars().take(MAX_SHOWN).collect())),
+            _ => denied = denied.or_else(|| Some(quoted(text))),
         }
     }
     if ips.is_empty() && names.is_empty() {
