@@ -45,5 +45,5 @@ pub use self::{
     reading::{MAX_ENTRY_LABELS, Reading},
     secrets::{KEYS as SECRET_KEYS, SELECTORS as SECRET_SELECTORS},
     sources::{ProfileSource, Sources},
-    statements::{FILES as STATEMENT_FILES, Statements, Text},
+    statements::{Statements, Text, is_no_kubeconfig, statement_files},
 };

@@ -21,7 +21,7 @@ use crate::{
     kubeconfig::{Credentials, KubeconfigError, MAX_BYTES},
     listing::{Listing, Listings},
     reading::Reading,
-    statements::{FILES as STATEMENTS, Statements},
+    statements::{Statements, Text, is_no_kubeconfig, statement_files},
     tracker::{Found, Tracker, member_name},
 };
 use mci_model::index::origin::SourceKind;
@@ -133,11 +133,11 @@ fn read_directory(
             continue;
         };
         // a mounted Secret has its data in `..data`, and links to it: follow the links, skip the dots
-        if file.starts_with('.') {
+        if is_no_kubeconfig(&file) {
             continue;
         }
         match fs::metadata(entry.path()) {
-            Ok(metadata) if metadata.is_file() && !is_statement(&file) => files.push(file),
+            Ok(metadata) if metadata.is_file() => files.push(file),
             Ok(_) => {}
             // removed since it was listed, or a link to nothing; any other error is no proof that the file is gone
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -173,25 +173,25 @@ fn read_directory(
     Ok((files, found))
 }
 
-/// Whether a file says something of the member of its name, and is no kubeconfig.
-fn is_statement(file: &str) -> bool {
-    let end = file.rsplit_once('.').map(|(_, end)| end);
-    end.is_some_and(|end| STATEMENTS.contains(&end))
-}
-
 /// What the files beside a member's kubeconfig say of it. One that is missing says nothing: whoever replaces one renames
 /// the new one over it.
 fn read_statements(directory: &Path, member: &str) -> Statements {
-    let [pod_cidrs, export_namespaces] = STATEMENTS.map(|end| {
-        let text = read_text(&directory.join(format!("{member}.{end}")));
-        match text {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            text => Some(text.map_err(|error| error.to_string())),
-        }
-    });
+    let [pod_cidrs, export_namespaces] =
+        statement_files(member).map(|file| read_statement(directory, &file));
     Statements {
         pod_cidrs,
         export_namespaces,
+    }
+}
+
+fn read_statement(directory: &Path, file: &str) -> Option<Text> {
+    match read_text(&directory.join(file)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let without_dot = file.trim_start_matches('.');
+            let is_there = fs::metadata(directory.join(without_dot)).is_ok();
+            is_there.then(|| Err(format!("file {without_dot} is not read: name it {file}")))
+        }
+        text => Some(text.map_err(|error| error.to_string())),
     }
 }
 

@@ -21,7 +21,20 @@ pub struct Statements {
 pub type Text = Result<String, String>;
 
 /// Ends of the names of files beside a member's kubeconfig, each of which holds one statement.
-pub const FILES: [&str; 2] = ["pod-cidrs", "export-namespaces"];
+const FILES: [&str; 2] = ["pod-cidrs", "export-namespaces"];
+
+/// The files beside a member's kubeconfig: of its pods' networks, and of the namespaces that it may export. Programs of before
+/// read no file whose name begins with a dot, and every other one as a kubeconfig.
+pub fn statement_files(member: &str) -> [String; 2] {
+    FILES.map(|end| format!(".{member}.{end}"))
+}
+
+/// Whether a file, or the key of a mounted Secret, is no kubeconfig: its name begins with a dot, or ends as that of a
+/// statement whose dot was forgotten.
+pub fn is_no_kubeconfig(file: &str) -> bool {
+    let end = file.rsplit_once('.').map(|(_, end)| end);
+    file.starts_with('.') || end.is_some_and(|end| FILES.contains(&end))
+}
 
 // === impl Statements ===
 
@@ -87,6 +100,16 @@ fn read<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_statements_are_hidden_from_programs_that_do_not_know_them() {
+        let files = statement_files("east");
+        assert_eq!(files, [".east.pod-cidrs", ".east.export-namespaces"]);
+        let none = files.iter().map(String::as_str).chain(["east.pod-cidrs"]);
+        assert!(none.into_iter().all(is_no_kubeconfig));
+        let kubeconfigs = ["east", "east.yaml", "pod-cidrs"];
+        assert!(!kubeconfigs.into_iter().any(is_no_kubeconfig));
+    }
 
     #[test]
     fn texts_are_read_or_complained_about() {

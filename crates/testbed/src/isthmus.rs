@@ -211,16 +211,11 @@ pub async fn set_members(
         .iter()
         .flat_map(|(name, kubeconfig)| {
             [
-                ("yaml", kubeconfig.as_str()),
-                ("pod-cidrs", POD_CIDRS),
-                ("export-namespaces", "*"),
+                (format!("{name}.yaml"), kubeconfig.as_str()),
+                (format!(".{name}.pod-cidrs"), POD_CIDRS),
+                (format!(".{name}.export-namespaces"), "*"),
             ]
-            .map(|(end, text)| {
-                (
-                    format!("{name}.{end}"),
-                    ByteString(text.as_bytes().to_vec()),
-                )
-            })
+            .map(|(key, text)| (key, ByteString(text.as_bytes().to_vec())))
         })
         .collect();
     let secret = Secret {

@@ -6,7 +6,7 @@ use crd::{
 };
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use mci_inventory::{Credentials, SECRET_KEYS, STATEMENT_FILES};
+use mci_inventory::{Credentials, SECRET_KEYS, is_no_kubeconfig, statement_files};
 use mci_model::index::origin::SourceKind;
 
 /// The object that names a member; in the order in which they win a name.
@@ -76,9 +76,13 @@ impl Source {
                 namespace,
                 secret,
                 key,
-            } => format!(
-                "kubectl --context {home} -n {namespace} patch secret {secret} --type=merge -p '{{\"data\": {{\"{key}\": null}}}}'"
-            ),
+            } => {
+                // what it says of its member would be believed of the next one of this name
+                let [networks, namespaces] = statement_files(name_of(key));
+                format!(
+                    "kubectl --context {home} -n {namespace} patch secret {secret} --type=merge -p '{{\"data\": {{\"{key}\": null, \"{networks}\": null, \"{namespaces}\": null}}}}'"
+                )
+            }
             Self::Secret { namespace, name } => {
                 format!("kubectl --context {home} -n {namespace} delete secret {name}")
             }
@@ -94,16 +98,9 @@ pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
     let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
     let keys = secret.data.iter().flatten();
     // beside the kubeconfigs stand the networks and namespaces of their members
-    let is_statement = |key: &str| {
-        let end = key.rsplit_once('.').map(|(_, end)| end);
-        end.is_some_and(|end| STATEMENT_FILES.contains(&end))
-    };
-    let keys = keys.filter(|(key, _)| !is_statement(key));
+    let keys = keys.filter(|(key, _)| !is_no_kubeconfig(key));
     let keys = keys.map(|(key, bytes)| Definition {
-        name: key
-            .rsplit_once('.')
-            .map_or(&**key, |(name, _)| name)
-            .to_owned(),
+        name: name_of(key).to_owned(),
         source: Source::Key {
             namespace: namespace.clone(),
             secret: name.clone(),
@@ -114,6 +111,11 @@ pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
         accepts: None,
     });
     keys.collect()
+}
+
+/// Of a member, by the key of its kubeconfig.
+fn name_of(key: &str) -> &str {
+    key.rsplit_once('.').map_or(key, |(name, _)| name)
 }
 
 pub(crate) fn of_secret(secret: &Secret) -> Definition {

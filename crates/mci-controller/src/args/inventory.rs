@@ -30,8 +30,8 @@ pub(super) struct InventoryArgs {
     self_export_namespaces: Option<String>,
 
     /// Directory of kubeconfig files, one per member; the file name without its extension is the member's name. Beside
-    /// them, NAME.pod-cidrs and NAME.export-namespaces say what the annotations of a Secret do. Read every 2 s; a kubeconfig
-    /// that two readings in a row do not find removes its member and all that it exported. Default: none.
+    /// them, .NAME.pod-cidrs and .NAME.export-namespaces say what the annotations of a Secret do. Read every 2 s; a
+    /// kubeconfig that two readings in a row do not find removes its member and all that it exported. Default: none.
     #[arg(long, env = "KUBECONFIG_DIR", value_name = "DIR")]
     kubeconfig_dir: Option<PathBuf>,
 

@@ -102,9 +102,9 @@ fn files_beside_a_kubeconfig_say_what_its_member_may() {
         std::fs::write(directory.path().join(name), text).expect("written");
     };
     write("east.yaml", GOOD);
-    write("east.pod-cidrs", "10.2.0.0/16\n");
-    write("east.export-namespaces", "llm,team-*");
-    write("north.pod-cidrs", "10.3.0.0/16");
+    write(".east.pod-cidrs", "10.2.0.0/16\n");
+    write(".east.export-namespaces", "llm,team-*");
+    write(".north.pod-cidrs", "10.3.0.0/16");
     let mut tracker = Tracker::default();
     let read = |tracker: &Tracker| {
         read_directory(directory.path(), tracker, &Reading::default()).expect("readable")
@@ -119,14 +119,22 @@ fn files_beside_a_kubeconfig_say_what_its_member_may() {
     tracker.scan(&files, found);
     assert!(read(&tracker).1.is_empty(), "nothing changed");
     // a change of one is a change of the member
-    write("east.pod-cidrs", "everywhere");
+    write(".east.pod-cidrs", "everywhere");
     let (_, found) = read(&tracker);
     assert_eq!(found[0].listing.origin.pod_cidrs, Stated::Unreadable);
     assert_eq!(found[0].listing.origin.complaints.len(), 1);
-    write("east.pod-cidrs", &"x".repeat(20_000));
+    write(".east.pod-cidrs", &"x".repeat(20_000));
     let (_, found) = read(&tracker);
     let complaint = &found[0].listing.origin.complaints[0];
     assert!(complaint.contains("more than 16384 bytes"), "{complaint}");
+    // a slip neither takes anything away nor makes a member
+    std::fs::remove_file(directory.path().join(".east.pod-cidrs")).expect("removed");
+    write("east.pod-cidrs", "10.2.0.0/16");
+    let (files, found) = read(&tracker);
+    assert_eq!(files, ["east.yaml"]);
+    assert_eq!(found[0].listing.origin.pod_cidrs, Stated::Unreadable);
+    let complaint = &found[0].listing.origin.complaints[0];
+    assert!(complaint.contains("name it .east.pod-cidrs"), "{complaint}");
 }
 
 #[test]
