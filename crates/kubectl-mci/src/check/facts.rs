@@ -1,6 +1,6 @@
 //! What was seen. Each part that could not be read holds why.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use crd::annotations::MCI_CONTROLLER;
 use jiff::Timestamp;
@@ -200,6 +200,8 @@ pub(crate) struct Inside {
     pub(crate) gateway: Read<Option<Workload>>,
     /// Services of exported pools' endpoint pickers, by namespace and name of the pool.
     pub(crate) pickers: BTreeMap<(String, String), Read<Picker>>,
+    /// Addresses of the same pools' ready pods, of some where there are many.
+    pub(crate) pods: BTreeMap<(String, String), Read<Vec<IpAddr>>>,
 }
 
 /// Rights that an account lacks.

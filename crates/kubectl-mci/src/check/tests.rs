@@ -117,6 +117,15 @@ fn mk_cluster(name: &str) -> ClusterFacts {
             denied: Some(Ok(mk_denied("isthmus-mci-controller", 0))),
             gateway_class: Ok(None),
             gateway: Ok(None),
+            pods: pickers
+                .iter()
+                .map(|(key, _)| {
+                    (
+                        key.clone(),
+                        Ok(vec!["10.2.0.9".parse().expect("an address")]),
+                    )
+                })
+                .collect(),
             pickers: pickers.into_iter().collect::<BTreeMap<_, _>>(),
         }),
     }
@@ -182,6 +191,11 @@ impl Facts {
             panic!("no token");
         };
         token
+    }
+
+    fn view(&mut self) -> &mut View {
+        let view = self.home.view.as_mut().expect("asked");
+        view.as_mut().expect("answered")
     }
 
     fn picker(&mut self) -> &mut Picker {
@@ -272,13 +286,7 @@ fn what_is_wrong_with_the_controller_is_one_line() {
         ),
         (
             |f| {
-                let view = f
-                    .home
-                    .view
-                    .as_mut()
-                    .expect("asked")
-                    .as_mut()
-                    .expect("answered");
+                let view = f.view();
                 view.clusters[0].active = ActiveView {
                     status: false,
                     reason: "ConnectionLost".to_owned(),
@@ -289,6 +297,29 @@ fn what_is_wrong_with_the_controller_is_one_line() {
             "the controller says of east: ConnectionLost",
         ),
     ]);
+}
+
+#[test]
+fn networks_of_a_member_that_its_pods_are_not_in_are_one_line() {
+    each_is_one_line(&[
+        (
+            |f| f.view().clusters[0].pod_cidrs = Some(Vec::new()),
+            Level::Warning,
+            "east: Secret isthmus-system/east does not say the networks of its pods",
+        ),
+        (
+            |f| f.view().clusters[0].pod_cidrs = Some(vec!["10.244.0.0/16".to_owned()]),
+            Level::Bad,
+            "east: 1 of 1 ready pods of what it exports, such as 10.2.0.9 of llm/llama, are outside",
+        ),
+    ]);
+    // pods that were not seen prove nothing
+    let mut facts = mk_facts();
+    facts.view().clusters[0].pod_cidrs = Some(vec!["10.244.0.0/16".to_owned()]);
+    for pods in facts.inside(0).pods.values_mut() {
+        *pods = Err("forbidden".to_owned());
+    }
+    assert_eq!(wrong(&facts), []);
 }
 
 #[test]

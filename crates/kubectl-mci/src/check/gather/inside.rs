@@ -1,6 +1,6 @@
 //! What one cluster has.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use crd::{
     annotations::{BUNDLE_VERSION, GATEWAY_CONTROLLER},
@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, future::join_all, stream};
 use k8s_openapi::{
     api::{
         authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
-        core::v1::Service,
+        core::v1::{Pod, Service},
         discovery::v1::EndpointSlice,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -32,6 +32,8 @@ use crate::{
 
 /// Reviews side by side: some forty of them.
 const REVIEWS_AT_ONCE: usize = 8;
+/// Pods of a pool that are looked at.
+const PODS: u32 = 200;
 /// Where the gateway runs, and its Deployment.
 const GATEWAY: (&str, &str) = ("isthmus-system", "isthmus-gateway");
 
@@ -43,7 +45,7 @@ pub(super) async fn read(
     pools: &[&InferencePool],
 ) -> Inside {
     let text = |error: CallError| error.to_string();
-    let (uid, version, definitions, denied, gateway_class, gateway, pickers) = futures::join!(
+    let (uid, version, definitions, denied, gateway_class, gateway, pickers, pods) = futures::join!(
         cluster.uid(),
         version(cluster),
         definitions(cluster),
@@ -51,6 +53,7 @@ pub(super) async fn read(
         gateway_class(cluster),
         workload(cluster, GATEWAY.0, GATEWAY.1),
         pickers(cluster, pools),
+        pods(cluster, pools),
     );
     Inside {
         uid: uid.ok().flatten(),
@@ -60,6 +63,7 @@ pub(super) async fn read(
         gateway_class: gateway_class.map_err(text),
         gateway,
         pickers,
+        pods,
     }
 }
 
@@ -233,6 +237,42 @@ async fn picker(cluster: &Cluster, pool: &InferencePool) -> Result<Picker, CallE
         addresses,
         ready: ready.len(),
     })
+}
+
+/// Where their pods are.
+async fn pods(cluster: &Cluster, pools: &[&InferencePool]) -> Pickers<Read<Vec<IpAddr>>> {
+    let found = pools.iter().map(async |pool| {
+        let key = (pool.namespace().unwrap_or_default(), pool.name_any());
+        let labels = pool.spec.selector.match_labels.iter();
+        let selector: Vec<String> = labels
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        // a pool that selects nothing has no pod
+        if selector.is_empty() {
+            return (key, Ok(Vec::new()));
+        }
+        let params = ListParams::default()
+            .labels(&selector.join(","))
+            .limit(PODS);
+        let listed = cluster.list::<Pod>(Some(&key.0), &params).await;
+        let addresses = listed.map(|pods| pods.iter().flat_map(ready_addresses).collect());
+        (key, addresses.map_err(|error| error.to_string()))
+    });
+    let found = stream::iter(found).buffered(REVIEWS_AT_ONCE);
+    found.collect().await
+}
+
+fn ready_addresses(pod: &Pod) -> Vec<IpAddr> {
+    let Some(status) = &pod.status else {
+        return Vec::new();
+    };
+    let mut conditions = status.conditions.iter().flatten();
+    if !conditions.any(|one| one.type_ == "Ready" && one.status == "True") {
+        return Vec::new();
+    }
+    // the first one is what endpoint pickers name
+    let address = status.pod_ip.as_ref().and_then(|ip| ip.parse().ok());
+    address.into_iter().collect()
 }
 
 /// How others reach a Service, and where.

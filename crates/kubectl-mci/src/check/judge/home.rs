@@ -1,8 +1,13 @@
 //! The controller and its members.
 
-use crd::annotations::{EXPORT_NAMESPACES, POD_CIDRS};
+use std::net::IpAddr;
+
+use crd::{
+    annotations::{EXPORT_NAMESPACES, POD_CIDRS},
+    networks::parse_pod_cidrs,
+};
 use jiff::{SignedDuration, Timestamp};
-use mci_inventory::lease_name;
+use mci_inventory::{lease_name, statement_files};
 use mci_model::index::origin::SourceKind;
 
 use super::{ELSEWHERE, workload};
@@ -238,10 +243,11 @@ fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
     };
     let next = match kind_of(source) {
         Some(SourceKind::Home) => {
-            "--self-pod-cidrs and --self-export-namespaces of the controller".to_owned()
+            "--self-pod-cidrs and --self-export-namespaces of the controller (the chart's controller.selfPodCidrs and controller.selfExportNamespaces)".to_owned()
         }
         Some(SourceKind::File) => {
-            format!("keys {name}.pod-cidrs and {name}.export-namespaces beside its kubeconfig")
+            let [networks, namespaces] = statement_files(name);
+            format!("keys {networks} and {namespaces} beside its kubeconfig")
         }
         Some(SourceKind::ClusterProfile) => {
             format!("annotations or properties {POD_CIDRS} and {EXPORT_NAMESPACES} of it")
@@ -256,6 +262,9 @@ fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
             "{name}: {source} does not say the networks of its pods: other clusters send no request to what it exports (AddressDenied)"
         );
         lines.push(Line::warning(text, next.clone()));
+    } else if let Some(text) = outside(name, networks, facts) {
+        let next = format!("say the whole range of its pods: {next}");
+        lines.push(Line::bad(text, next));
     }
     if member.export_namespaces.is_none() {
         let text = format!(
@@ -264,6 +273,26 @@ fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
         lines.push(Line::warning(text, next));
     }
     lines
+}
+
+/// What of a member's exported pools is outside of the networks that home says, as far as its pods were seen.
+fn outside(name: &str, networks: &[String], facts: &Facts) -> Option<String> {
+    let networks = parse_pod_cidrs(&networks.join(",")).ok()?;
+    let cluster = facts.clusters.iter().find(|one| one.name == name)?;
+    let pods = &cluster.inside.as_ref().ok()?.pods;
+    let seen = pods
+        .iter()
+        .filter_map(|(pool, found)| Some((pool, found.as_ref().ok()?)))
+        .flat_map(|(pool, addresses)| addresses.iter().map(move |address| (pool, address)));
+    let is_outside = |address: IpAddr| !networks.iter().any(|network| network.contains(address));
+    let mut outside = seen.clone().filter(|(_, address)| is_outside(**address));
+    let ((namespace, pool), address) = outside.next()?;
+    let (outside, all) = (1 + outside.count(), seen.count());
+    let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    Some(format!(
+        "{name}: {outside} of {all} ready pods of what it exports, such as {address} of {namespace}/{pool}, are outside of the networks that home says ({}): other clusters send no request there",
+        texts.join(",")
+    ))
 }
 
 /// Whether a member's server answers with a certificate that its credentials do not trust: to the controller, too, that is a
