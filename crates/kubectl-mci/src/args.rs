@@ -94,7 +94,8 @@ pub(crate) struct JoinArgs {
     pub(crate) server: Option<String>,
 
     /// Network of the cluster's pods, repeatable: other clusters send requests nowhere else that its endpoint pickers say
-    /// [default: as the member's Secret has it, else around the podCIDRs of its nodes, which is printed]
+    /// [default: as the member's Secret has it, else around the podCIDRs of its nodes, which is printed, and on a terminal asked
+    /// about; where pods have addresses outside of these, nothing is done without this flag]
     #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = pod_cidr)]
     pub(crate) pod_cidr: Vec<Cidr>,
 

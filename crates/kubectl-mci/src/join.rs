@@ -3,7 +3,7 @@
 mod credentials;
 mod networks;
 
-use std::io::Write;
+use std::io::{self, BufRead, IsTerminal as _, Read as _, Write};
 
 use anyhow::{Context as _, bail};
 use crd::{
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use self::{
     credentials::{Access, make_kubeconfig},
-    networks::Found,
+    networks::Shown,
 };
 use crate::{
     args::{HomeArgs, JoinArgs},
@@ -54,8 +54,18 @@ struct Grant {
     export_namespaces: String,
 }
 
-/// Pods that are looked at where nodes show no networks: as many as a page.
+/// Pods in one answer, and the number of answers: so many pods are looked at, in the order of their namespaces.
 const PODS: u32 = 500;
+const PAGES: usize = 20;
+
+/// A grant, and where it is from.
+struct Decided {
+    grant: Grant,
+    /// What a person should know of it.
+    notes: Vec<String>,
+    /// The networks are neither given nor kept: they are what the cluster shows.
+    is_guess: bool,
+}
 
 /// A token, and until when it is good.
 struct Issued {
@@ -91,12 +101,13 @@ pub(crate) async fn join(
     let rights = MemberRights::read()?;
     if dry_run {
         let access = Access::of(contexts.cluster(&context)?, &context, server.as_deref())?;
-        let (grant, notes) = if pod_cidr.is_empty() {
+        let decided = if pod_cidr.is_empty() {
             let member = Cluster::connect(contexts, &context, &name).await?;
-            Grant::of(&member, None, &pod_cidr, namespaces).await
+            Grant::of(&member, None, &pod_cidr, namespaces).await?
         } else {
             Grant::given(&pod_cidr, namespaces)
         };
+        let Decided { grant, notes, .. } = decided;
         let text = documents(&name, &home, &rights, &access, &grant, &notes)?;
         return Ok(out.write_all(text.as_bytes())?);
     }
@@ -116,9 +127,17 @@ pub(crate) async fn join(
     };
     let via = contexts.cluster(&context)?;
     let access = admit(&member, &home, &place, via, server.as_deref()).await?;
-    let (grant, notes) = Grant::of(&member, present.as_ref(), &pod_cidr, namespaces).await;
+    let Decided {
+        grant,
+        notes,
+        is_guess,
+    } = Grant::of(&member, present.as_ref(), &pod_cidr, namespaces).await?;
     for note in notes {
         writeln!(out, "{name}: {note}")?;
+    }
+    let is_asked = is_guess && io::stdin().is_terminal() && io::stdout().is_terminal();
+    if is_asked && !is_confirmed(&mut io::stdin().lock(), out)? {
+        bail!("nothing was changed: say the networks of its pods with --pod-cidr");
     }
     for object in &rights.objects {
         let found = member.find(object).await?;
@@ -324,26 +343,36 @@ fn documents(
 
 impl Grant {
     /// As the flags have it.
-    fn given(pod_cidrs: &[Cidr], namespaces: Option<ExportNamespaces>) -> (Self, Vec<String>) {
+    fn given(pod_cidrs: &[Cidr], namespaces: Option<ExportNamespaces>) -> Decided {
         let texts: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
         let grant = Self {
             pod_cidrs: (!texts.is_empty()).then(|| texts.join(",")),
             export_namespaces: namespaces.map_or_else(|| "*".to_owned(), |it| it.to_string()),
         };
-        (grant, Vec::new())
+        Decided {
+            grant,
+            notes: Vec::new(),
+            is_guess: false,
+        }
     }
 
-    /// By the flags, else as the Secret that is there has it, else by what the member shows; and what a person should know
-    /// of it.
+    /// By the flags, else as the Secret that is there has it, else by what the member shows.
+    /// # Errors
+    /// When the member's nodes and pods show different networks, and nobody says which are meant.
     async fn of(
         member: &Cluster,
         present: Option<&Secret>,
         pod_cidrs: &[Cidr],
         namespaces: Option<ExportNamespaces>,
-    ) -> (Self, Vec<String>) {
+    ) -> anyhow::Result<Decided> {
         let annotation = |key: &str| present?.annotations().get(key).cloned();
         let no_namespaces = namespaces.is_none();
-        let (mut grant, mut notes) = Self::given(pod_cidrs, namespaces);
+        let mut decided = Self::given(pod_cidrs, namespaces);
+        let Decided {
+            grant,
+            notes,
+            is_guess,
+        } = &mut decided;
         if let Some(kept) = annotation(EXPORT_NAMESPACES).filter(|_| no_namespaces) {
             grant.export_namespaces = kept;
         }
@@ -352,36 +381,42 @@ impl Grant {
             grant.export_namespaces
         ));
         if grant.pod_cidrs.is_some() {
-            return (grant, notes);
+            return Ok(decided);
         }
-        let found = find_networks(member).await;
-        grant.pod_cidrs = annotation(POD_CIDRS);
-        match (&grant.pod_cidrs, found) {
-            (Some(kept), Ok(found)) => {
-                let kept = parse_pod_cidrs(kept).unwrap_or_default();
-                let outside = found.outside(&kept);
-                if let Some(one) = outside.first() {
-                    notes.push(format!(
-                        "note: {one} of {} is outside of {POD_CIDRS} of its Secret, so no other cluster sends requests there: see --pod-cidr",
-                        found.of
-                    ));
-                }
+        let shown = look(member).await;
+        if let Some(kept) = annotation(POD_CIDRS) {
+            notes.extend(note_of_kept(&kept, shown.as_ref().ok()));
+            grant.pod_cidrs = Some(kept);
+            return Ok(decided);
+        }
+        let shown = match shown {
+            Ok(shown) => shown,
+            Err(problem) => {
+                notes.push(unknown(&problem));
+                return Ok(decided);
             }
-            (Some(_), Err(_)) => {}
-            (None, Ok(found)) => match found.text() {
-                Ok(text) => {
-                    notes.push(format!(
-                        "its pods are in {text}, by {} ({}): other clusters send requests there and nowhere else; --pod-cidr says others",
-                        found.of,
-                        found.shown()
-                    ));
-                    grant.pod_cidrs = Some(text);
-                }
-                Err(problem) => notes.push(unknown(&problem)),
-            },
-            (None, Err(problem)) => notes.push(unknown(&problem)),
+        };
+        if let Some(problem) = shown.contradiction() {
+            bail!("{}: {problem}", member.name);
         }
-        (grant, notes)
+        let Some(found) = shown.best() else {
+            notes.push(unknown("its nodes have no podCIDRs, and it has no pod"));
+            return Ok(decided);
+        };
+        match found.text() {
+            Ok(text) => {
+                notes.push(format!(
+                    "its pods are in {text}, by {} ({}){}: this is what is written, and other clusters send requests there and nowhere else; --pod-cidr says others, such as the whole range from which nodes to come get theirs",
+                    found.of,
+                    found.shown(),
+                    shown.unchecked
+                ));
+                grant.pod_cidrs = Some(text);
+                *is_guess = true;
+            }
+            Err(problem) => notes.push(unknown(&problem)),
+        }
+        Ok(decided)
     }
 
     fn annotations(&self) -> Value {
@@ -399,22 +434,77 @@ fn unknown(problem: &str) -> String {
     )
 }
 
-/// The networks of a member's pods, as its nodes show them, else its pods.
-async fn find_networks(member: &Cluster) -> Result<Found, String> {
+/// What a person should know of networks that the Secret says already.
+fn note_of_kept(kept: &str, shown: Option<&Shown>) -> Option<String> {
+    let networks = match parse_pod_cidrs(kept) {
+        Ok(networks) => networks,
+        Err(error) => {
+            return Some(format!(
+                "note: {POD_CIDRS} of its Secret cannot be read and stays as it is ({error}): see --pod-cidr"
+            ));
+        }
+    };
+    let (one, of) = shown?.outside(&networks)?;
+    Some(format!(
+        "note: {one} of {of} is outside of {POD_CIDRS} of its Secret, so no other cluster sends requests there: see --pod-cidr"
+    ))
+}
+
+/// Whether a person agrees; an end of the input is no answer.
+fn is_confirmed(input: &mut impl BufRead, out: &mut impl Write) -> io::Result<bool> {
+    write!(out, "Go on with these networks? [y/N] ")?;
+    out.flush()?;
+    let mut answer = String::new();
+    // a person's answer: what is longer is none
+    input.take(16).read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// What a member's nodes and its pods show of the networks of its pods.
+async fn look(member: &Cluster) -> Result<Shown, String> {
     let nodes: Api<Node> = Api::all(member.client());
     let params = ListParams::default();
     let listed = member.call("list nodes", nodes.list(&params)).await;
     let listed = listed.map_err(|error| error.to_string())?;
-    if let Some(found) = networks::of_nodes(&listed.items) {
-        return Ok(found);
+    let nodes = networks::of_nodes(&listed.items);
+    match addresses(member).await {
+        Ok((addresses, is_all)) => {
+            let unchecked = if is_all {
+                String::new()
+            } else {
+                let most = PAGES * usize::try_from(PODS).unwrap_or(0);
+                format!(", and its first {most} pods were looked at")
+            };
+            Ok(Shown {
+                nodes,
+                pods: networks::of_pods(addresses),
+                unchecked,
+            })
+        }
+        Err(problem) if nodes.is_some() => Ok(Shown {
+            nodes,
+            pods: None,
+            unchecked: format!(", which were not compared with its pods ({problem})"),
+        }),
+        Err(problem) => Err(problem),
     }
-    let params = params.limit(PODS);
-    let pods: Vec<Pod> = member
-        .list(None, &params)
-        .await
-        .map_err(|error| error.to_string())?;
-    networks::of_pods(&pods)
-        .ok_or_else(|| "its nodes have no podCIDRs, and it has no pod".to_owned())
+}
+
+/// Addresses of the member's pods, and whether these are all.
+async fn addresses(member: &Cluster) -> Result<(Vec<Cidr>, bool), String> {
+    let api: Api<Pod> = Api::all(member.client());
+    let mut params = ListParams::default().limit(PODS);
+    let mut addresses = Vec::new();
+    for _ in 0..PAGES {
+        let page = member.call("list pods", api.list(&params)).await;
+        let page = page.map_err(|error| error.to_string())?;
+        addresses.extend(page.items.iter().flat_map(networks::addresses_of));
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok((addresses, true)),
+        }
+    }
+    Ok((addresses, false))
 }
 
 #[cfg(test)]
@@ -434,7 +524,8 @@ mod tests {
             authority: None,
             tls_server_name: None,
         };
-        let (grant, notes) = Grant::given(&["10.2.0.0/16".parse().expect("a network")], None);
+        let Decided { grant, notes, .. } =
+            Grant::given(&["10.2.0.0/16".parse().expect("a network")], None);
         let text = documents("east", &home, &rights, &access, &grant, &notes).expect("YAML");
         let documents: Vec<Value> = serde_yaml::Deserializer::from_str(&text)
             .map(|document| serde::Deserialize::deserialize(document).expect("YAML"))
@@ -448,5 +539,29 @@ mod tests {
         let kubeconfig = last["stringData"][KEY].as_str().expect("a kubeconfig");
         let read: Value = serde_json::from_str(kubeconfig).expect("JSON");
         assert_eq!(read["users"][0]["user"]["token"], NO_TOKEN);
+    }
+
+    #[test]
+    fn networks_that_are_kept_are_read_and_compared() {
+        let unreadable = note_of_kept("10.2.0.0/160", None).expect("a note");
+        assert!(unreadable.contains("cannot be read"), "{unreadable}");
+        assert!(!unreadable.contains("outside"), "{unreadable}");
+        let shown = Shown {
+            nodes: None,
+            pods: networks::of_pods(vec!["10.3.0.7/32".parse().expect("an address")]),
+            unchecked: String::new(),
+        };
+        assert_eq!(note_of_kept("10.3.0.0/16", Some(&shown)), None);
+        let outside = note_of_kept("10.2.0.0/16", Some(&shown)).expect("a note");
+        assert!(outside.contains("10.3.0.7/32"), "{outside}");
+    }
+
+    #[test]
+    fn only_a_yes_is_one() {
+        for (answer, expected) in [("y\n", true), ("Yes\n", true), ("\n", false), ("", false)] {
+            let mut out = Vec::new();
+            let confirmed = is_confirmed(&mut answer.as_bytes(), &mut out).expect("written");
+            assert_eq!(confirmed, expected, "{answer:?}");
+        }
     }
 }

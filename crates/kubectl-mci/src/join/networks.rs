@@ -15,6 +15,17 @@ pub(super) struct Found {
     pub(super) of: &'static str,
 }
 
+/// What a cluster shows of the networks of its pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// By the ranges that nodes have for their pods; none where they have none.
+    pub(super) nodes: Option<Found>,
+    /// By the addresses of its pods; none where it has none, or they are not known.
+    pub(super) pods: Option<Found>,
+    /// What was not looked at, for people; empty: nothing.
+    pub(super) unchecked: String,
+}
+
 /// Nodes get their ranges from one of the cluster, which no object names: mostly a /16, and in IPv6 a /56. A network of
 /// this length around the ranges holds those of nodes to come.
 const AROUND_V4: u8 = 16;
@@ -35,19 +46,27 @@ pub(super) fn of_nodes(nodes: &[Node]) -> Option<Found> {
     )
 }
 
-/// By the addresses of its pods, but for those that have their node's.
-pub(super) fn of_pods(pods: &[Pod]) -> Option<Found> {
-    let own = pods.iter().filter(|pod| {
-        let spec = pod.spec.as_ref();
-        spec.is_none_or(|spec| spec.host_network != Some(true))
-    });
-    let statuses = own.filter_map(|pod| pod.status.as_ref());
-    let addresses = statuses.flat_map(|status| {
+/// Addresses of a pod; of one that has its node's, or has ended, none.
+pub(super) fn addresses_of(pod: &Pod) -> Vec<Cidr> {
+    let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network);
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    if host_network == Some(true) || matches!(phase, Some("Succeeded" | "Failed")) {
+        return Vec::new();
+    }
+    let addresses = status.into_iter().flat_map(|status| {
         let many = status.pod_ips.iter().flatten().map(|one| &one.ip);
         many.chain(&status.pod_ip)
     });
-    let addresses = addresses.filter_map(|text| text.parse::<IpAddr>().ok());
-    around(addresses.map(Cidr::host), "the addresses of its pods")
+    addresses
+        .filter_map(|text| text.parse::<IpAddr>().ok())
+        .map(Cidr::host)
+        .collect()
+}
+
+/// By the addresses of its pods.
+pub(super) fn of_pods(addresses: Vec<Cidr>) -> Option<Found> {
+    around(addresses.into_iter(), "the addresses of its pods")
 }
 
 fn around(parts: impl Iterator<Item = Cidr>, of: &'static str) -> Option<Found> {
@@ -62,16 +81,84 @@ fn around(parts: impl Iterator<Item = Cidr>, of: &'static str) -> Option<Found> 
         };
         part.at_length(length).masked()
     });
-    let mut networks: Vec<Cidr> = networks.collect();
-    networks.sort_unstable();
-    networks.dedup();
-    let all = networks.clone();
-    networks.retain(|one| !all.iter().any(|other| other != one && other.covers(one)));
+    let networks = join_halves(networks.collect());
     (!networks.is_empty()).then_some(Found {
         networks,
         parts,
         of,
     })
+}
+
+/// The same addresses in the fewest networks.
+fn join_halves(mut networks: Vec<Cidr>) -> Vec<Cidr> {
+    networks.sort_unstable();
+    let mut joined: Vec<Cidr> = Vec::new();
+    for mut network in networks {
+        if joined.last().is_some_and(|last| last.covers(&network)) {
+            continue;
+        }
+        while let Some(both) = joined.last().and_then(|last| whole_of(*last, network)) {
+            joined.pop();
+            network = both;
+        }
+        joined.push(network);
+    }
+    joined
+}
+
+/// The network whose halves these are.
+fn whole_of(one: Cidr, other: Cidr) -> Option<Cidr> {
+    let length = one.length().checked_sub(1)?;
+    let both = one.at_length(length).masked();
+    (one.length() == other.length() && one != other && both == other.at_length(length).masked())
+        .then_some(both)
+}
+
+// === impl Shown ===
+
+impl Shown {
+    /// What to believe: nodes have the ranges of pods to come.
+    pub(super) fn best(&self) -> Option<&Found> {
+        self.nodes.as_ref().or(self.pods.as_ref())
+    }
+
+    /// Why the nodes' ranges cannot be the networks of its pods: some network plugins have ranges of their own and leave these
+    /// unused.
+    pub(super) fn contradiction(&self) -> Option<String> {
+        let (nodes, pods) = (self.nodes.as_ref()?, self.pods.as_ref()?);
+        let outside = pods.outside(&nodes.networks);
+        if outside.is_empty() {
+            return None;
+        }
+        let addresses = Found {
+            networks: Vec::new(),
+            parts: outside,
+            of: pods.of,
+        };
+        let networks: Vec<String> = pods.networks.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "{} of {} addresses of its pods ({}) are outside of the podCIDRs of its nodes ({}), so its network plugin has ranges of its own. Say the whole range of its pods with --pod-cidr; those seen are in {}",
+            addresses.parts.len(),
+            pods.parts.len(),
+            addresses.shown(),
+            nodes.shown(),
+            networks.join(",")
+        ))
+    }
+
+    /// One that is in none of these networks, and what it is of: an address of a pod, else, where pods have theirs from their
+    /// nodes, the range of a node.
+    pub(super) fn outside(&self, networks: &[Cidr]) -> Option<(Cidr, &'static str)> {
+        let nodes = self
+            .nodes
+            .as_ref()
+            .filter(|_| self.contradiction().is_none());
+        let all = self.pods.iter().chain(nodes);
+        all.into_iter().find_map(|found| {
+            let outside = found.outside(networks);
+            Some((*outside.first()?, found.of))
+        })
+    }
 }
 
 // === impl Found ===
@@ -127,11 +214,16 @@ mod tests {
         serde_json::from_value(node).expect("a node")
     }
 
-    fn mk_pod(ip: &str, host_network: bool) -> Pod {
+    fn mk_pod(ip: &str, host_network: bool, phase: &str) -> Pod {
         let pod = json!({"metadata": {"name": "p"},
             "spec": {"containers": [], "hostNetwork": host_network},
-            "status": {"podIP": ip, "podIPs": [{"ip": ip}]}});
+            "status": {"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]}});
         serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn mk_addresses(ips: &[&str]) -> Option<Found> {
+        let pods = ips.iter().map(|ip| mk_pod(ip, false, "Running"));
+        of_pods(pods.flat_map(|pod| addresses_of(&pod)).collect())
     }
 
     #[test]
@@ -168,16 +260,58 @@ mod tests {
     #[test]
     fn pods_show_networks_but_not_those_of_their_nodes() {
         let pods = [
-            mk_pod("10.1.3.7", false),
-            mk_pod("10.1.9.1", false),
-            mk_pod("192.0.2.1", true),
+            mk_pod("10.1.3.7", false, "Running"),
+            mk_pod("10.1.9.1", false, "Pending"),
+            mk_pod("192.0.2.1", true, "Running"),
+            mk_pod("10.7.0.1", false, "Succeeded"),
         ];
-        let found = of_pods(&pods).expect("found");
+        let found = of_pods(pods.iter().flat_map(addresses_of).collect()).expect("found");
         assert_eq!(found.text().expect("networks"), "10.1.0.0/16");
-        let many: Vec<Pod> = (0..70)
-            .map(|n| mk_pod(&format!("10.{n}.0.1"), false))
-            .collect();
-        let refused = of_pods(&many).expect("found").text().expect_err("too many");
+        let many: Vec<String> = (0..70).map(|n| format!("10.{}.0.1", 2 * n)).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let refused = mk_addresses(&many)
+            .expect("found")
+            .text()
+            .expect_err("too many");
         assert!(refused.contains("70 networks"), "{refused}");
+    }
+
+    #[test]
+    fn networks_that_are_halves_are_said_as_one() {
+        let nodes: Vec<Node> = (0..128)
+            .map(|n| mk_node(&[&format!("10.{n}.0.0/24")]))
+            .collect();
+        let found = of_nodes(&nodes).expect("found");
+        assert_eq!(found.text().expect("networks"), "10.0.0.0/9");
+        let nodes = [1, 2, 3].map(|n| mk_node(&[&format!("10.{n}.0.0/24")]));
+        let found = of_nodes(&nodes).expect("found");
+        assert_eq!(found.text().expect("networks"), "10.1.0.0/16,10.2.0.0/15");
+    }
+
+    #[test]
+    fn ranges_of_nodes_that_pods_do_not_use_are_not_believed() {
+        let nodes = || of_nodes(&[mk_node(&["10.244.1.0/24"])]);
+        let shown = |ips: &[&str]| Shown {
+            nodes: nodes(),
+            pods: mk_addresses(ips),
+            unchecked: String::new(),
+        };
+        assert_eq!(shown(&[]).contradiction(), None);
+        assert_eq!(shown(&["10.244.1.9", "10.244.7.9"]).contradiction(), None);
+        let other = shown(&["10.0.3.4", "10.0.4.5", "10.244.1.9"]);
+        let said = other.contradiction().expect("another range");
+        for part in [
+            "2 of 3",
+            "10.0.3.4/32",
+            "10.244.1.0/24",
+            "--pod-cidr",
+            "10.0.0.0/16",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        // then a Secret that has the range of the pods has all
+        let all = ["10.0.0.0/16", "10.244.1.9/32"].map(|text| text.parse().expect("a network"));
+        assert_eq!(other.outside(&all), None);
+        assert!(shown(&[]).outside(&all[..1]).is_some(), "a node's range");
     }
 }
