@@ -14,6 +14,9 @@
 {{- if and $controller.enabled $controller.selfName (not .Values.member.enabled) }}
 - controller.selfName is {{ $controller.selfName }}: this cluster is a member then, which needs member.enabled
 {{- end }}
+{{- if and (or $controller.selfPodCidrs $controller.selfExportNamespaces) (not $controller.selfName) }}
+- controller.selfPodCidrs and controller.selfExportNamespaces are of this cluster as a member: set controller.selfName, its name
+{{- end }}
 {{- range $name := list "controller" "gateway" }}
 {{- $program := get $.Values $name }}
 {{- $image := dict "image" $program.image "tag" $.Chart.AppVersion }}
