@@ -406,7 +406,7 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
     for said in [
         "AddressDenied",
         "isthmus.dev/pod-cidrs",
-        "kubectl mci join east",
+        "pod-cidrs of east at home (kubectl mci check",
         "--pod-cidr east=CIDR",
     ] {
         assert!(refused.contains(said), "{refused}");
