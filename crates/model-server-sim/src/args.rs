@@ -123,7 +123,7 @@ pub struct Args {
     )]
     drain_timeout: HumanDuration,
 
-    /// Time after which an HTTP/1.1 connection without a request is closed, as uvicorn, which vLLM and SGLang run in, closes it;
+    /// Time after which an HTTP/1.1 connection without a request is closed, as uvicorn, the HTTP server of vLLM, closes it;
     /// the headers of a request have that long too. 0 never closes one
     #[arg(
         long,
