@@ -101,8 +101,9 @@ pub struct Args {
 
     /// Where no request to another cluster may go, and no endpoint picker of it be; repeatable. Always
     /// denied are loopback, link-local and multicast addresses, the metadata services of clouds, IPv6
-    /// addresses that stand for IPv4 ones, and this cluster's Services (ServiceCIDRs) and nodes. A
-    /// cluster whose API has no ServiceCIDR (before Kubernetes 1.33) needs those of its Services here.
+    /// addresses that stand for IPv4 ones, and this cluster's Services (ServiceCIDRs), nodes and pods
+    /// (podCIDRs of its nodes). A cluster whose API has no ServiceCIDR (before Kubernetes 1.33) needs those
+    /// of its Services here.
     #[arg(long, env, value_delimiter = ',')]
     deny_cidr: Vec<Cidr>,
 

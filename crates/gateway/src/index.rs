@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crd::networks::Cidr;
+use crd::networks::{Cidr, merged};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -310,8 +310,7 @@ impl Index {
             return Changes::default();
         }
         let objects = self.service_cidrs.values().chain(self.nodes.values());
-        let networks: BTreeSet<Cidr> = objects.flatten().copied().collect();
-        let networks: Vec<Cidr> = networks.into_iter().collect();
+        let networks = merged(objects.flatten().copied());
         let changed = self.world.own_networks != networks;
         self.world.own_networks = networks;
         Changes::world(changed)

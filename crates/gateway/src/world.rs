@@ -47,7 +47,7 @@ pub(crate) struct World {
     pub(crate) bad_selectors: BTreeMap<Key, String>,
     /// What Envoys refused, by Gateway.
     pub(crate) rejections: BTreeMap<Key, Vec<Rejection>>,
-    /// Of this cluster's Services and nodes, sorted: nothing of another cluster is there.
+    /// Of this cluster's Services, nodes and their pods, merged: nothing of another cluster is there.
     pub(crate) own_networks: Vec<Cidr>,
 }
 

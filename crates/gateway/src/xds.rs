@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-
 pub(crate) mod ads;
 mod cluster;
 mod endpoints;

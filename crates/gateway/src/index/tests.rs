@@ -304,7 +304,7 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
     }
     let services = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/12", "fd00:96::/112"]}});
     let services: ServiceCIDR = serde_json::from_value(services).unwrap();
-    let node = json!({"metadata": {"name": "n1"}, "status": {"addresses": [
+    let node = json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": "10.244.3.0/24", "podCIDRs": ["10.244.3.0/24", "odd"]}, "status": {"addresses": [
         {"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "192.0.2.7"}]}});
     let node: Node = serde_json::from_value(node).unwrap();
     let mut index = Index::default();
@@ -322,7 +322,12 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
     assert!(on(&mut index, Event::Nodes(Update::Reset(vec![node.clone()]))).world);
     assert_eq!(
         networks(&index),
-        ["10.96.0.0/12", "192.0.2.7/32", "fd00:96::/112"]
+        [
+            "10.96.0.0/12",
+            "10.244.3.0/24",
+            "192.0.2.7/32",
+            "fd00:96::/112"
+        ]
     );
     // A heartbeat is no change.
     assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world);

@@ -322,13 +322,19 @@ pub(crate) fn service_cidr(object: &ServiceCIDR) -> Vec<Cidr> {
     cidrs.filter_map(|text| text.parse().ok()).collect()
 }
 
-/// The addresses of a node; those that are names are left out.
+/// The addresses of a node, and the ranges of its pods; addresses that are names are left out.
 pub(crate) fn node(object: &core::Node) -> Vec<Cidr> {
+    let ranges = object
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.pod_cidrs.as_ref());
+    let ranges = ranges.into_iter().flatten();
+    let ranges = ranges.filter_map(|text| text.parse::<Cidr>().ok());
     let status = object.status.as_ref();
     let addresses = status.and_then(|status| status.addresses.as_ref());
     let addresses = addresses.into_iter().flatten();
     let addresses = addresses.filter_map(|one| one.address.parse::<IpAddr>().ok());
-    addresses.map(Cidr::host).collect()
+    addresses.map(Cidr::host).chain(ranges).collect()
 }
 
 pub(crate) fn import(object: &crd::InferencePoolImport) -> InferencePoolImport {
@@ -360,7 +366,8 @@ fn imported_cluster(entry: &crd::ImportedCluster) -> ImportedCluster {
     }
 }
 
-/// Checked as the controller checks them: who may write imports does not widen where requests go.
+/// Their form is checked as the controller checks it, and not that they are of that cluster: who may write the status of an
+/// import may say 10.0.0.0/8. What is denied here is denied then as well.
 fn pod_cidrs(texts: &[String]) -> Vec<Cidr> {
     let texts = texts.iter().take(MAX_POD_CIDRS);
     let networks: BTreeSet<Cidr> = texts

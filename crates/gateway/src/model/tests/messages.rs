@@ -62,6 +62,21 @@ fn picker_port_is_written_as_a_number(#[case] port: Option<u16>, #[case] message
     assert_eq!(wanted.pools[&key("llm")][0].conditions[1].message, message);
 }
 
+#[rstest]
+#[case::line("10.2.0.9\neast 1000", r#""10.2.0.9\neast 1000""#)]
+#[case::terminal("\u{1b}[2J", r#""\u001b[2J""#)]
+#[case::long(&"a".repeat(200), &format!("\"{}…\"", "a".repeat(100)))]
+fn address_of_another_cluster_is_quoted(#[case] address: &str, #[case] shown: &str) {
+    let mut world = mk_world();
+    world
+        .imports
+        .insert(key("llm"), mk_import(&[("east", address)]));
+    let (_, wanted) = build_all(&world);
+    let message = &wanted.imports[&key("llm")][0].conditions[2].message;
+    let wanted = format!("east AddressDenied (address {shown} is not allowed)");
+    assert_eq!(*message, wanted);
+}
+
 /// Whoever writes the status of an import writes these names; Envoy's resources are called by them.
 #[rstest]
 #[case::hop_of_the_local_pool("@pool", r#""@pool""#)]

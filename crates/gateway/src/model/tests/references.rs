@@ -337,7 +337,7 @@ fn entries_that_cannot_be_used_are_named() {
     world.imports.insert(key("llm"), import);
     let (_, wanted) = build_all(&world);
     let programmed = &wanted.imports[&key("llm")][0].conditions[2];
-    let expected = "draining Draining, east 500, south 500; denied AddressDenied (address 127.0.0.1 is not allowed), late AddressNotAssigned, \
+    let expected = "draining Draining, east 500, south 500; denied AddressDenied (address \"127.0.0.1\" is not allowed), late AddressNotAssigned, \
                     parent ParentModeUnsupported, sick NoReadyEndpoint, strange NotAccepted";
     assert_eq!(programmed.message, expected);
 }
@@ -383,6 +383,27 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
     let (cidrs, denied) = usable(&world, &settings).unwrap();
     assert_eq!(cidrs, ["10.2.0.0/16"]);
     assert_eq!(denied, ["10.2.255.2/32"]);
+    // the ranges of own pods, where both clusters use the same network
+    let own = std::mem::replace(
+        &mut world.own_networks,
+        vec!["10.2.4.0/24".parse().unwrap()],
+    );
+    assert_eq!(usable(&world, &settings).unwrap().1, ["10.2.4.0/24"]);
+    // many nodes are few rules
+    world.own_networks = (0..3000u32)
+        .map(|node| Cidr::host(std::net::Ipv4Addr::from(0x0a02_0101 + 2 * node).into()))
+        .collect();
+    let denied = usable(&world, &settings).unwrap().1;
+    assert!(denied.len() <= 128, "{denied:?}");
+    world.own_networks = own;
+    // an entry's own network may hold what is never sent to
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    let shared = vec!["100.64.0.0/10".parse().unwrap()];
+    let stated = std::mem::replace(&mut import.clusters[0].pod_cidrs, shared);
+    let clouds = ["100.80.80.80/32", "100.96.0.96/32", "100.100.100.200/32"];
+    assert_eq!(usable(&world, &settings).unwrap().1, clouds);
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    import.clusters[0].pod_cidrs = stated;
     // the flag of the cluster overrides, that of any does not
     let any = vec!["10.0.0.0/8".parse().unwrap()];
     settings.pod_cidrs.insert("*".into(), any);
