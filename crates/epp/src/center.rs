@@ -47,7 +47,7 @@ pub(crate) struct Center {
     client: Client<Http>,
     api: Api,
     endpoint_id: CenterEndpointId,
-    /// Where load is not given: own requests count.
+    /// Where load or caches are not given: own requests and prompts count.
     own_counts: bool,
     timeout: Duration,
     clock: Clock,
@@ -175,9 +175,14 @@ impl PickElsewhere for Center {
         self.timeout
     }
 
+    fn uses_own_caches(&self) -> bool {
+        self.api == Api::Compat && self.own_counts
+    }
+
     fn pick(
         &self,
         pick: Pick,
+        own_cached: Vec<u32>,
         trace_id: Option<&TraceId>,
         trace_parent: Option<&str>,
     ) -> BoxFuture<'static, ReplyElsewhere> {
@@ -191,7 +196,8 @@ impl PickElsewhere for Center {
             Api::Isthmus => pick_there(client, pick, trace, self.clock).boxed(),
             Api::Compat => match self.charges(&pick.cluster) {
                 Some(charges) => {
-                    pick_by_view(client, charges, pick, trace, self.own_counts).boxed()
+                    let own_cached = self.own_counts.then_some(own_cached);
+                    pick_by_view(client, charges, pick, own_cached, trace).boxed()
                 }
                 None => ready(ReplyElsewhere::default()).boxed(),
             },
@@ -264,13 +270,14 @@ async fn pick_there(
 }
 
 /// The choice is made here, by what a service knows that does not pick itself. Where it gives nothing of what is asked for,
-/// there is no choice; where it does not give load, own requests count, or none.
+/// there is no choice; where it does not give load or caches, own requests or prompts count, or none. `own_cached`: by candidate how
+/// many chunks of the prompt it has from here; none: nothing of our own counts.
 async fn pick_by_view(
     client: Client<Http>,
     charges: Charges,
     pick: Pick,
+    own_cached: Option<Vec<u32>>,
     trace: Trace,
-    own_counts: bool,
 ) -> ReplyElsewhere {
     let params = &pick.params;
     let ips: Vec<_> = pick.candidates.iter().map(|it| it.ip).collect();
@@ -290,18 +297,18 @@ async fn pick_by_view(
         cache: view.matched_took,
         missing: view.degraded().map(Degraded::kind),
     };
-    let rows = rows(view, own_counts);
+    let rows = rows(view, own_cached);
     ReplyElsewhere {
         picks: rows.and_then(|rows| choose(&pick, &rows, &mut rand::rng())),
         asked,
     }
 }
 
-/// What is known of each endpoint; none: nothing is of what was asked for. Where load alone is not given, own requests count
-/// or none.
-fn rows(view: View, own_counts: bool) -> Option<Vec<Row>> {
+/// What is known of each endpoint; none: nothing is of what was asked for. Where one of load and caches is not given, own requests
+/// or prompts count, or none.
+fn rows(view: View, own_cached: Option<Vec<u32>>) -> Option<Vec<Row>> {
     let asked = [view.load_took.is_some(), view.matched_took.is_some()];
-    let given = [view.load.is_ok(), view.matched.is_ok()];
+    let given = [view.load.is_ok(), matches!(view.matched, Ok(Some(_)))];
     let is_given = |(asked, given): (&bool, &bool)| *asked && *given;
     if asked.contains(&true) && !asked.iter().zip(&given).any(is_given) {
         return None;
@@ -310,13 +317,14 @@ fn rows(view: View, own_counts: bool) -> Option<Vec<Row>> {
         load, matched, own, ..
     } = view;
     let load = load.unwrap_or_else(|_| {
-        if own_counts {
+        if own_cached.is_some() {
             own
         } else {
             vec![Sum::default(); own.len()]
         }
     });
-    let matched = matched.unwrap_or_else(|_| vec![0; load.len()]);
+    let mut matched = matched.ok().flatten().or(own_cached).unwrap_or_default();
+    matched.resize(load.len(), 0);
     let row = |(load, matched): (Sum, u32)| Row {
         reqs: load.requests,
         prompt: load.prefill,
@@ -369,7 +377,7 @@ mod tests {
     fn mk_view(load: bool, matched: bool) -> View {
         View {
             load: load.then(|| vec![sum(5), sum(3)]).ok_or(MISSING),
-            matched: matched.then(|| vec![0, 2]).ok_or(MISSING),
+            matched: matched.then(|| Some(vec![0, 2])).ok_or(MISSING),
             own: vec![sum(1), sum(0)],
             load_took: TOOK,
             matched_took: TOOK,
@@ -380,7 +388,10 @@ mod tests {
     #[case::all(mk_view(true, true), true, Some([(5, 0), (3, 2)]))]
     #[case::no_load(mk_view(false, true), true, Some([(1, 0), (0, 2)]))]
     #[case::no_load_and_own_does_not_count(mk_view(false, true), false, Some([(0, 0), (0, 2)]))]
-    #[case::no_caches(mk_view(true, false), true, Some([(5, 0), (3, 0)]))]
+    #[case::no_caches(mk_view(true, false), true, Some([(5, 1), (3, 0)]))]
+    #[case::no_caches_and_own_do_not_count(mk_view(true, false), false, Some([(5, 0), (3, 0)]))]
+    #[case::no_calls_for_caches(View { matched: Ok(None), ..mk_view(true, true) }, true, Some([(5, 1), (3, 0)]))]
+    #[case::neither_load_nor_calls_for_caches(View { matched: Ok(None), ..mk_view(false, true) }, true, None)]
     #[case::nothing(mk_view(false, false), true, None)]
     #[case::caches_were_all_that_was_asked_for(View { load_took: None, ..mk_view(true, false) }, true, None)]
     #[case::load_was_all_that_was_asked_for(View { matched_took: None, ..mk_view(false, true) }, true, None)]
@@ -389,7 +400,7 @@ mod tests {
         #[case] own_counts: bool,
         #[case] want: Option<[(i64, u32); 2]>,
     ) {
-        let rows = rows(view, own_counts);
+        let rows = rows(view, own_counts.then(|| vec![1, 0]));
         let seen = rows.map(|rows| {
             assert!(
                 rows.iter().all(|row| row.prompt == 10 * row.reqs),

@@ -59,6 +59,21 @@ struct Disagreed {
     data: Option<Refused>,
 }
 
+// === impl RefusedCall ===
+
+impl RefusedCall {
+    /// Whether the service has no such call. A 404 with a reason of its own says that something else is unknown.
+    pub(crate) fn is_unknown_call(&self) -> bool {
+        let ErrorBody { code, reason, .. } = &self.error;
+        let is_of_path = *code == 0 || matches!(reason.as_str(), "not-found" | "method");
+        is_of_path
+            && matches!(
+                self.status,
+                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+            )
+    }
+}
+
 // === impl Unavailable ===
 
 impl Unavailable {
@@ -152,6 +167,31 @@ mod tests {
     ) {
         let error = read::<u32>(&mk_reply(status, body)).unwrap_err();
         assert_eq!(error.reason(), want, "{error}");
+    }
+
+    #[rstest]
+    #[case::gin(404, "404 page not found", true)]
+    #[case::ours(
+        404,
+        r#"{"error":{"code":40401000,"message":"m","reason":"not-found"}}"#,
+        true
+    )]
+    #[case::of_the_cluster(
+        404,
+        r#"{"error":{"code":40401404,"message":"m","reason":"no such cluster"}}"#,
+        false
+    )]
+    #[case::method(405, "", true)]
+    #[case::other_refusal(401, "", false)]
+    fn a_call_is_unknown_where_its_path_is(
+        #[case] status: u16,
+        #[case] body: &'static str,
+        #[case] want: bool,
+    ) {
+        let Err(Unavailable::Refused(refusal)) = read::<u32>(&mk_reply(status, body)) else {
+            panic!("it is a refusal");
+        };
+        assert_eq!(refusal.is_unknown_call(), want);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     answer::Unavailable,
+    cache_calls::CacheCalls,
     calls::Named,
     metrics::{ClientCollector, FullBatches},
     outboxes::{Charges, Outboxes, TooManyClusters},
@@ -42,6 +43,7 @@ pub(crate) struct Shared<T: Transport> {
     pub(crate) service: Service<T>,
     pub(crate) outboxes: Outboxes,
     pub(crate) saves: Saves,
+    pub(crate) cache_calls: CacheCalls,
     pub(crate) full_batches: FullBatches,
     pub(crate) reporter: Reporter,
     /// A [`Degraded`] of the last answer that a request waited for, as bits.
@@ -71,6 +73,7 @@ impl<T: Transport> Client<T> {
             service: Service::new(transport, clock),
             outboxes: Outboxes::new(Arc::clone(&settings), clock),
             saves: Saves::default(),
+            cache_calls: CacheCalls::default(),
             full_batches: FullBatches::default(),
             reporter: Reporter::new(&settings),
             reads: AtomicU8::new(0),
@@ -99,9 +102,11 @@ impl<T: Transport> Client<T> {
         self.shared.outboxes.charges(cluster)
     }
 
-    /// An endpoint has a prompt. Where too many wait, the oldest is dropped.
+    /// An endpoint has a prompt. Where too many wait, the oldest is dropped. Nothing is sent to a service without calls for caches.
     pub fn save(&self, save: Save) {
-        self.shared.saves.save(save);
+        if !self.shared.cache_calls.are_missing() {
+            self.shared.saves.save(save);
+        }
     }
 
     /// An endpoint is gone or restarted: it has no prompt any more. The former service has no such call: nothing is sent to it.

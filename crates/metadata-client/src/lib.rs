@@ -14,6 +14,7 @@ mod addresses;
 mod answer;
 mod backoff;
 mod breaker;
+mod cache_calls;
 mod calls;
 mod client;
 mod connect;

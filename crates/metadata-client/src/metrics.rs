@@ -146,6 +146,7 @@ impl<T: Transport> Collector for ClientCollector<T> {
             service,
             outboxes,
             saves,
+            cache_calls,
             full_batches,
             ..
         } = &*self.0;
@@ -160,6 +161,11 @@ impl<T: Transport> Collector for ClientCollector<T> {
                 "epp_metadata_ack_lag_seconds",
                 "Age of the oldest change that the Metadata-Center has not acknowledged",
                 outboxes.lag(service.now()).as_secs_f64(),
+            ),
+            (
+                "epp_metadata_cache_calls_missing",
+                "1 while the Metadata-Center has no calls for prompt caches: they are not shared",
+                f64::from(u8::from(cache_calls.are_missing())),
             ),
         ];
         for (name, help, value) in gauges {

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::{
     answer::Unavailable,
+    cache_calls::Ask,
     calls::Named,
     client::{Client, Degraded},
     outboxes::{Charges, Reports},
@@ -32,13 +33,14 @@ pub struct Asked<'a> {
 pub struct View {
     /// What they have to do: as the service reports, with our own requests as they are now. Zeros if it was not asked for.
     pub load: Result<Vec<Sum>, Unavailable>,
-    /// How many chunks of the prompt they have seen. Zeros if it was not asked for.
-    pub matched: Result<Vec<u32>, Unavailable>,
+    /// How many chunks of the prompt they have seen. Zeros if it was not asked for; none: the service has no calls for caches, which
+    /// is no failure.
+    pub matched: Result<Option<Vec<u32>>, Unavailable>,
     /// Our own requests as they are now.
     pub own: Vec<Sum>,
     /// How long load was waited for; none if it was not asked for.
     pub load_took: Option<Duration>,
-    /// Likewise the caches.
+    /// Likewise the caches; none also while the service is known to have no calls for them.
     pub matched_took: Option<Duration>,
 }
 
@@ -82,9 +84,13 @@ impl View {
 impl<T: Transport> Client<T> {
     /// Load and caches of endpoints, asked for at the same time under one deadline; each may fail alone.
     pub async fn view(&self, charges: &Charges, asked: &Asked<'_>, trace: &Trace) -> View {
+        let ask = match asked.prompt {
+            Some(_) => self.shared.cache_calls.ask(self.shared.service.now()),
+            None => Ask::Yes,
+        };
         let ((load, load_took), (matched, matched_took)) = tokio::join!(
             self.timed(self.load(charges, asked, trace)),
-            self.timed(self.matched(charges, asked, trace)),
+            self.timed(self.matched(charges, asked, ask, trace)),
         );
         let own = charges.charged(asked.ips);
         let load = load.map(|(remote, acknowledged)| {
@@ -98,7 +104,10 @@ impl<T: Transport> Client<T> {
             matched,
             own,
             load_took: asked.load.then_some(load_took),
-            matched_took: asked.prompt.map(|_| matched_took),
+            matched_took: asked
+                .prompt
+                .filter(|_| ask != Ask::No)
+                .map(|_| matched_took),
         };
         self.shared.note_read(view.degraded());
         view
@@ -142,12 +151,16 @@ impl<T: Transport> Client<T> {
         &self,
         charges: &Charges,
         asked: &Asked<'_>,
+        ask: Ask,
         trace: &Trace,
-    ) -> Result<Vec<u32>, Unavailable> {
+    ) -> Result<Option<Vec<u32>>, Unavailable> {
         let mut matched = vec![0; asked.ips.len()];
         let Some(prompt) = asked.prompt else {
-            return Ok(matched);
+            return Ok(Some(matched));
         };
+        if ask == Ask::No {
+            return Ok(None);
+        }
         // The service does not know who is asked for: others may be among the best.
         let top_k = Some(MAX_TOP_K);
         let named = Named::query(&Query {
@@ -159,7 +172,21 @@ impl<T: Transport> Client<T> {
         });
         let named = named?.with_trace(trace);
         let within = self.shared.settings.timeout;
-        let found: Option<LenientLocations> = self.shared.service.read(named, within).await?;
+        let answer = self.shared.service.read(named, within).await;
+        let found: Option<LenientLocations> = match answer {
+            Ok(found) => found,
+            Err(Unavailable::Refused(call)) if call.is_unknown_call() => {
+                let now = self.shared.service.now();
+                self.shared.cache_calls.note_missing(now);
+                return Ok(None);
+            }
+            // It does not show that the calls exist.
+            Err(_) if ask == Ask::Again => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if ask == Ask::Again {
+            self.shared.cache_calls.note_found();
+        }
         let found = found.unwrap_or_default().locations.unwrap_or_default();
         let chunks = u32::try_from(prompt.hashes().len()).unwrap_or(u32::MAX);
         let places = places(asked.ips);
@@ -168,7 +195,7 @@ impl<T: Transport> Client<T> {
                 *length = location.length.min(chunks);
             }
         }
-        Ok(matched)
+        Ok(Some(matched))
     }
 }
 

@@ -279,7 +279,7 @@ async fn our_service_serves_clients_of_the_former_one() {
     let sum = |requests, prefill| Sum { requests, prefill };
     let view = async || {
         let view = picker.view(Some(&prompt)).await;
-        (view.load.unwrap(), view.matched.unwrap())
+        (view.load.unwrap(), view.matched.unwrap().unwrap())
     };
     eventually(limit, view, (vec![sum(2, 57), zero], vec![0, 2])).await;
     picker.charges.prompt_done(&id(1));

@@ -7,6 +7,7 @@
 //! ```
 
 use std::{
+    collections::HashMap,
     fmt,
     net::SocketAddr,
     pin::Pin,
@@ -68,10 +69,15 @@ pub trait PickElsewhere: fmt::Debug + Send + Sync {
     /// The longest that a pick may take.
     fn within(&self) -> Duration;
 
-    /// Picks, for a request with this id in logs and this `traceparent`.
+    /// Whether a pick may need what this process knows of caches.
+    fn uses_own_caches(&self) -> bool;
+
+    /// Picks, for a request with this id in logs and this `traceparent`. `own_cached`: of each candidate how many chunks of the
+    /// prompt it has, as far as this process sent them there; empty where [own caches](Self::uses_own_caches) are not used.
     fn pick(
         &self,
         pick: Pick,
+        own_cached: Vec<u32>,
         trace_id: Option<&TraceId>,
         trace_parent: Option<&str>,
     ) -> BoxFuture<'static, ReplyElsewhere>;
@@ -283,13 +289,13 @@ impl Director {
         let Some(by) = &self.elsewhere else {
             return Picking::Made(self.pick_by(config, prepared, now));
         };
-        let Some((pick, offered)) = self.ask(&**by, config, &prepared, now) else {
+        let Some((pick, own_cached, offered)) = self.ask(&**by, config, &prepared, now) else {
             return Picking::Made(self.pick_by(config, prepared, now));
         };
         let llm = prepared.llm.as_deref();
         let trace_id = llm.and_then(|llm| llm.trace_id.as_ref());
         let trace_parent = llm.and_then(|llm| llm.trace_parent.as_deref());
-        let reply = by.pick(pick, trace_id, trace_parent);
+        let reply = by.pick(pick, own_cached, trace_id, trace_parent);
         let unplaced = Some(self.awaited.begin(prepared.request.prompt_tokens));
         Picking::Asked(Box::new(Asking {
             by: Arc::clone(by),
@@ -398,7 +404,7 @@ impl Director {
         config: &InForce,
         prepared: &Prepared,
         now: Moment,
-    ) -> Option<(Pick, Offered)> {
+    ) -> Option<(Pick, Vec<u32>, Offered)> {
         let llm = prepared.llm.as_ref()?;
         let profile = config.profile_of(Some(&llm.found));
         let params = params(profile, llm.unit)?;
@@ -454,7 +460,15 @@ impl Director {
                 candidates: offered.names(),
                 params,
             };
-            Some((pick, offered))
+            let own_cached = if by.uses_own_caches() && params.cache_aware_enable {
+                let all = offered.candidates.iter();
+                let all: Vec<_> = all.map(|offer| offer.address).collect();
+                let matched = self.chunks.matches(&pick.cluster, hashes, &all);
+                offered.by_name(&matched, &pick.candidates)
+            } else {
+                Vec::new()
+            };
+            Some((pick, own_cached, offered))
         })
     }
 }
@@ -479,6 +493,17 @@ impl Offered {
         });
         offers.dedup_by_key(|offer| offer.name);
         offers.into_iter().map(candidate).collect()
+    }
+
+    /// What is known of the endpoints, by name: the most that an endpoint of the name has.
+    fn by_name(&self, matched: &[u32], names: &[Candidate]) -> Vec<u32> {
+        let mut most = HashMap::with_capacity(names.len());
+        for (offer, matched) in self.candidates.iter().zip(matched) {
+            let most: &mut u32 = most.entry(offer.name).or_default();
+            *most = (*most).max(*matched);
+        }
+        let of_name = |name: &Candidate| most.get(&name.ip).copied().unwrap_or(0);
+        names.iter().map(of_name).collect()
     }
 
     /// A candidate of this name that is still a member: of several the best by this process's scorers, then the one with

@@ -9,6 +9,7 @@ use crate::{
 mod elsewhere;
 mod load;
 mod rules;
+mod unshared_caches;
 
 /// A request and all that came back so far.
 struct Exchanged {

@@ -43,9 +43,14 @@ impl PickElsewhere for Elsewhere {
         self.within
     }
 
+    fn uses_own_caches(&self) -> bool {
+        false
+    }
+
     fn pick(
         &self,
         pick: Pick,
+        _: Vec<u32>,
         trace_id: Option<&TraceId>,
         trace_parent: Option<&str>,
     ) -> BoxFuture<'static, ReplyElsewhere> {
