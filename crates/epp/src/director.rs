@@ -372,8 +372,15 @@ impl Director {
     pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint, first: Option<&Endpoint>) {
         if let Some(first) = first {
             self.prefix.unlearn(learned, first);
+            self.prefix.learn_all(learned, endpoint);
+        } else {
+            self.prefix.learn(learned, endpoint);
         }
-        self.prefix.learn(learned, endpoint);
+    }
+
+    /// The endpoint that the request was picked for responds, and so has all of its prompt.
+    pub(crate) fn confirm(&self, learned: &Learned, endpoint: &Endpoint) {
+        self.prefix.confirm(learned, endpoint);
     }
 
     /// The endpoint did not get the request, and so will not have cached its prompt.

@@ -99,8 +99,30 @@ impl PrefixCache {
         self.index.matches(chain, slots, matched);
     }
 
-    /// The endpoint has these blocks from now on.
+    /// The endpoint that was picked is to have these blocks from now on. Those that it was believed to have before stay those
+    /// of the requests that put them there: if these take them back, this one is no reason to keep them.
     pub(crate) fn learn(&self, learned: &Learned, endpoint: &Endpoint) {
+        let slot = cache_slot(endpoint);
+        let (known, added) = learned.parts();
+        if !added.is_empty() {
+            self.index.insert_until(added, slot, learned.number);
+        }
+        if !known.is_empty() {
+            self.index.refresh(known, slot);
+        }
+    }
+
+    /// The endpoint that was picked responded: it has the blocks, too, that it was only believed to have.
+    pub(crate) fn confirm(&self, learned: &Learned, endpoint: &Endpoint) {
+        let (known, _) = learned.parts();
+        if !known.is_empty() {
+            let slot = cache_slot(endpoint);
+            self.index.insert_until(known, slot, learned.number);
+        }
+    }
+
+    /// Another endpoint than the picked one serves the request: it has all of these blocks.
+    pub(crate) fn learn_all(&self, learned: &Learned, endpoint: &Endpoint) {
         let Learned { chain, number, .. } = learned;
         self.index
             .insert_until(chain, cache_slot(endpoint), *number);
@@ -116,7 +138,7 @@ impl PrefixCache {
     /// The endpoint that the request was picked for did not get it: what it was to have of it beyond what it had before
     /// is not there, unless a later request put it there, too.
     pub(crate) fn unlearn(&self, learned: &Learned, first: &Endpoint) {
-        let added = learned.chain.get(learned.known..).unwrap_or_default();
+        let (_, added) = learned.parts();
         let slot = cache_slot(first);
         self.index.forget_until(added, slot, learned.number);
     }
@@ -166,6 +188,16 @@ impl PrefixCache {
     }
 }
 
+// === impl Learned ===
+
+impl Learned {
+    /// The blocks that the first endpoint was believed to have before, and those that this request adds.
+    fn parts(&self) -> (&[u64], &[u64]) {
+        let known = self.known.min(self.chain.len());
+        self.chain.split_at_checked(known).unwrap_or_default()
+    }
+}
+
 /// Where the index has what the endpoint cached in its present life.
 fn cache_slot(endpoint: &Endpoint) -> Slot {
     endpoint.slot().after_restarts(endpoint.load().restarts())
@@ -175,6 +207,7 @@ fn cache_slot(endpoint: &Endpoint) -> Slot {
 mod tests {
     use std::sync::Arc;
 
+    use rstest::rstest;
     use scheduling::{EndpointId, Member, Moment, Registry, Scraped};
 
     use super::*;
@@ -239,7 +272,7 @@ mod tests {
         assert!(cache.learned(Vec::new(), 0).is_none());
     }
 
-    /// One request was picked for the first endpoint and not served there; another with the same prompt was.
+    /// Both were picked before the answer to either was written. One was not served there, the other was.
     #[test]
     fn blocks_that_another_request_put_there_stay() {
         let (cache, mut registry) = (mk_cache(), Registry::default());
@@ -254,6 +287,33 @@ mod tests {
         assert_eq!(matched(&cache, &sent, &snapshot), [4]);
         cache.unlearn(&served, endpoint);
         assert_eq!(matched(&cache, &sent, &snapshot), [0]);
+    }
+
+    /// The second request is picked for the endpoint because the first one is believed to have gone there.
+    #[rstest]
+    #[case::neither_went_there(false, 0)]
+    #[case::the_second_was_served_there(true, 4)]
+    fn a_request_that_was_drawn_by_another_keeps_nothing_unless_it_is_served(
+        #[case] is_served: bool,
+        #[case] want: u32,
+    ) {
+        let (cache, mut registry) = (mk_cache(), Registry::default());
+        let snapshot = mk_snapshot(&mut registry, &["a"]);
+        let endpoint = &snapshot.members()[0].endpoint;
+        let sent = chain(&cache, &mk_body("m", "s", "one"));
+        let first = cache.learned(sent.clone(), 0).unwrap();
+        cache.learn(&first, endpoint);
+        let known = cache.blocks_at(&sent, endpoint);
+        let drawn = cache.learned(sent.clone(), known).unwrap();
+        cache.learn(&drawn, endpoint);
+        if is_served {
+            cache.confirm(&drawn, endpoint);
+        }
+        cache.unlearn(&first, endpoint);
+        if !is_served {
+            cache.unlearn(&drawn, endpoint);
+        }
+        assert_eq!(matched(&cache, &sent, &snapshot), [want]);
     }
 
     #[test]

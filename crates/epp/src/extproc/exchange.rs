@@ -79,6 +79,8 @@ pub(super) struct Exchange {
     served: Option<SocketAddr>,
     /// What an endpoint was to have cached of a request that it did not get, and that endpoint, until somebody takes it.
     unserved: Option<(Learned, Arc<Endpoint>)>,
+    /// What the endpoint that responds has cached, if it is the one that was picked, until somebody takes it.
+    confirmed: Option<(Learned, Arc<Endpoint>)>,
     closed: bool,
 }
 
@@ -168,6 +170,7 @@ impl Exchange {
             reports_served: false,
             served: None,
             unserved: None,
+            confirmed: None,
             closed: false,
         }
     }
@@ -265,6 +268,30 @@ impl Exchange {
         self.unserved.take()
     }
 
+    /// What the endpoint that was picked has cached since it responds, once.
+    pub(super) fn take_confirmed(&mut self) -> Option<(Learned, Arc<Endpoint>)> {
+        self.confirmed.take()
+    }
+
+    /// The response begins: the endpoint got the request. One that took over has had all of the prompt since that was seen.
+    fn confirm(&mut self) {
+        let Some(picked) = self.picked.as_mut().filter(|picked| !picked.stranger) else {
+            return;
+        };
+        let endpoint = picked.booking.endpoint();
+        let is_first = picked
+            .endpoints
+            .first()
+            .is_some_and(|first| first.slot() == endpoint.slot());
+        let is_learned = picked.learned_at.is_some();
+        if is_first
+            && is_learned
+            && let Some(learned) = picked.learned.take()
+        {
+            self.confirmed = Some((learned, Arc::clone(endpoint)));
+        }
+    }
+
     /// The stream ends, however the exchange stands. What its response said of tokens counts all the same; and without any
     /// response it is not known that the endpoint got the request.
     pub(super) fn abandon(&mut self) -> Outputs {
@@ -359,6 +386,7 @@ impl Exchange {
         if let Some(reject) = self.no_data(head) {
             return self.reject(reject);
         }
+        self.confirm();
         self.deadline = None;
         let mut outputs = Outputs::new();
         if head.is_sse {

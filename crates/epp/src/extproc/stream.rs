@@ -78,6 +78,8 @@ struct Dialog<S> {
     /// Hash of the attributes that were read last: a proxy may send the same ones with each message.
     attributes: Option<u64>,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The proxy gave the stream up before its end.
+    is_reset: bool,
     /// When the end of the drain was seen from outside.
     drained_at: Option<Moment>,
     round_trip: RoundTrip,
@@ -166,6 +168,7 @@ where
             large: None,
             attributes: None,
             drained,
+            is_reset: false,
             drained_at: None,
             round_trip,
             trace_id: None,
@@ -190,7 +193,7 @@ where
         }
         let is_drain = matches!(input, Input::Drain);
         self.outputs.extend(self.exchange.on(input, now));
-        take_back(&mut self.exchange, &self.shared);
+        self.take_back();
         if !self.exchange.is_reading() {
             self.reading = None;
         }
@@ -361,6 +364,9 @@ where
             let director = &self.shared.director;
             director.learn(learned, endpoint, first.as_deref());
         }
+        if let Some((learned, endpoint)) = self.exchange.take_confirmed() {
+            self.shared.director.confirm(&learned, &endpoint);
+        }
     }
 
     fn poll_next(
@@ -384,7 +390,7 @@ where
         self.reading = None;
         self.wait = None;
         self.exchange.fail();
-        take_back(&mut self.exchange, &self.shared);
+        self.take_back();
         self.ended = Some(Ok(()));
         if std::mem::replace(&mut self.is_answered, true) {
             self.meter.end = "broken";
@@ -489,10 +495,13 @@ where
 
     /// A reset is a normal end; a message that cannot be read is the peer's fault and is said so.
     fn broken(&mut self, status: Status) {
+        let is_unread = matches!(
+            status.code(),
+            Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::InvalidArgument
+        );
+        self.is_reset = !is_unread;
         self.feed(Input::PeerClosed, self.meter.heard);
-        if let Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::InvalidArgument =
-            status.code()
-        {
+        if is_unread {
             debug!(%status, "message of the peer not read");
             self.outputs.clear();
             self.meter.end = "broken";
@@ -525,6 +534,20 @@ where
     }
 }
 
+impl<S> Dialog<S> {
+    /// An endpoint did not get a request: what it was to have cached of it is not there. Only a reset says so. A proxy closes
+    /// a stream in order once nothing is left to say, which on a route that shows no responses is before them; and one
+    /// that shows no response to anybody may reset all streams.
+    fn take_back(&mut self) {
+        if let Some((learned, endpoint)) = self.exchange.take_unserved()
+            && self.is_reset
+            && self.shared.sees_responses.load(Ordering::Relaxed)
+        {
+            self.shared.director.unlearn(&learned, &endpoint);
+        }
+    }
+}
+
 impl<S> Drop for Dialog<S> {
     fn drop(&mut self) {
         for output in self.exchange.abandon() {
@@ -535,7 +558,9 @@ impl<S> Drop for Dialog<S> {
                 }
             }
         }
-        take_back(&mut self.exchange, &self.shared);
+        // What was closed in order has nothing left to take back.
+        self.is_reset = true;
+        self.take_back();
         if let Some(live) = &mut self.live {
             live.ends(self.meter.end);
         }
@@ -549,16 +574,6 @@ where
 {
     fn look(&self, now: Moment) {
         self.lock().look(now);
-    }
-}
-
-/// An endpoint did not get a request: what it was to have cached of it is not there. A proxy that shows no responses does not
-/// tell either way.
-fn take_back(exchange: &mut Exchange, shared: &Shared) {
-    if let Some((learned, endpoint)) = exchange.take_unserved()
-        && shared.sees_responses.load(Ordering::Relaxed)
-    {
-        shared.director.unlearn(&learned, &endpoint);
     }
 }
 

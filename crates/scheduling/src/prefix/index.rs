@@ -182,6 +182,20 @@ impl PrefixIndex {
         true
     }
 
+    /// Those of these blocks that the endpoint has are its most recently used ones. It gets no others, and all stay as long
+    /// as they were to stay.
+    pub fn refresh(&self, chain: &[u64], slot: Slot) {
+        let columns = self.columns.read();
+        let Some(column) = columns.column(slot) else {
+            return;
+        };
+        self.write_each(chain, &columns, |shard, hashes| {
+            for hash in hashes.iter().rev() {
+                shard.refresh(*hash, column);
+            }
+        });
+    }
+
     /// The endpoint has none of these blocks, whatever was inserted. No effect for a removed or unknown slot.
     pub fn forget(&self, chain: &[u64], slot: Slot) {
         self.forget_until(chain, slot, NEVER);

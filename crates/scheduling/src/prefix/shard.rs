@@ -172,6 +172,15 @@ impl Shard {
         }
     }
 
+    /// Makes `hash` the block that the column used last, if it has it; how long it stays does not change.
+    pub(super) fn refresh(&mut self, hash: u64, column: usize) {
+        let node = self.find(hash, column);
+        if node != NONE {
+            self.unlink(node);
+            self.link(node);
+        }
+    }
+
     /// Forgets the column's block, if it has it and not for longer than until the second `end`.
     pub(super) fn forget(&mut self, hash: u64, column: usize, end: u32) {
         let node = self.find(hash, column);

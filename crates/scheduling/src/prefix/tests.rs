@@ -564,3 +564,19 @@ fn what_one_insert_is_taken_back_of_stays_where_a_later_one_has_it_too() {
     index.forget_until(&[1, 2], slot, 8);
     assert_eq!(has(&[1, 2]), 0);
 }
+
+#[test]
+fn a_refresh_keeps_what_is_there_from_eviction_and_not_for_longer() {
+    let index = PrefixIndex::new(1 << 16, 1);
+    let slot = Slot::default();
+    index.set_capacity(slot, 2);
+    assert!(index.insert_until(&[1], slot, 7));
+    assert!(index.insert_until(&[2], slot, 7));
+    index.refresh(&[1, 5], slot);
+    assert_eq!(index.stats().entries, 2, "it adds none");
+    assert!(index.insert_until(&[3], slot, 7));
+    let has = |block| matched(&index, &[block], slot);
+    assert_eq!([1, 2, 3].map(has), [1, 0, 1], "the one used last stays");
+    index.forget_until(&[1], slot, 7);
+    assert_eq!(matched(&index, &[1], slot), 0);
+}

@@ -53,14 +53,18 @@ async fn what_was_learned_of_the_first_endpoint_moves_to_the_one_that_served(#[c
     assert_eq!(next, other.as_slice());
 }
 
-/// The first endpoint refused the connection, or the client left: what it was to have cached draws nothing to it. Where the
-/// proxy never shows a response, an end without one says nothing.
+/// The first endpoint refused the connection, or the client left: what it was to have cached draws nothing to it. A stream
+/// that is closed in order, as on routes whose responses are not shown, says nothing, nor does a reset where no proxy ever
+/// shows a response.
 #[rstest]
-#[case::responses_are_shown(true, 0)]
-#[case::responses_are_not_shown(false, 9)]
+#[case::reset(true, true, 0)]
+#[case::reset_unseen(false, true, 9)]
+#[case::closed(true, false, 9)]
+#[case::closed_unseen(false, false, 9)]
 #[tokio::test(start_paused = true)]
 async fn a_request_that_no_response_came_for_was_cached_nowhere(
     #[case] shows_responses: bool,
+    #[case] is_reset: bool,
     #[case] want: usize,
 ) {
     let shared = mk_shared_of(1 << 16, &["a"], small_config(), &mut Registry::default());
@@ -71,18 +75,48 @@ async fn a_request_that_no_response_came_for_was_cached_nowhere(
         respond(&messages, &mut replies, &picked[0]).await;
     }
     let before = known();
-    for is_reset in [true, false] {
+    let (messages, mut replies, _) = ask(&shared, 1, &prompt).await;
+    assert!(replies.next().now_or_never().is_none());
+    assert_eq!(known() - before, 9, "learned once the answer was written");
+    if is_reset {
+        drop(replies);
+    } else {
+        drop(messages);
+        assert!(replies.next().await.is_none());
+        drop(replies);
+    }
+    assert_eq!(known() - before, want);
+}
+
+/// The second is picked for the endpoint because the first one was: once both went elsewhere nothing draws others there.
+#[rstest]
+#[case::both_left(false, 0)]
+#[case::the_second_is_served(true, 9)]
+#[tokio::test(start_paused = true)]
+async fn requests_of_one_prompt_leave_nothing_where_none_was_served(
+    #[case] is_served: bool,
+    #[case] want: usize,
+) {
+    let shared = mk_shared_of(1 << 16, &["a"], small_config(), &mut Registry::default());
+    let known = || shared.director.prefix_stats().entries;
+    let (messages, mut replies, picked) = ask(&shared, 1, "").await;
+    respond(&messages, &mut replies, &picked[0]).await;
+    let before = known();
+    let prompt = "x".repeat(8 * 256 - 1);
+    let mut streams = Vec::new();
+    for _ in 0..2 {
         let (messages, mut replies, _) = ask(&shared, 1, &prompt).await;
         assert!(replies.next().now_or_never().is_none());
-        assert_eq!(known() - before, 9, "learned once the answer was written");
-        if is_reset {
-            drop(replies);
-        } else {
-            drop(messages);
-            assert!(replies.next().await.is_none());
-        }
-        assert_eq!(known() - before, want, "reset: {is_reset}");
+        streams.push((messages, replies));
     }
+    let (messages, mut second) = streams.pop().unwrap();
+    if is_served {
+        respond(&messages, &mut second, &picked[0]).await;
+        assert!(second.next().now_or_never().is_none());
+    }
+    drop(streams);
+    drop(second);
+    assert_eq!(known() - before, want);
 }
 
 /// None of the pool has what a stranger served.
