@@ -6,7 +6,7 @@ use transcode::{BodyEdit, Call, RequestData, Target, Transcoder, transcoder};
 
 use super::models::Resolved;
 use crate::{
-    body::Parsed,
+    body::{BYTE_ORDER_MARK, Parsed},
     config::InForce,
     edit::Edit,
     extproc::{BodyMode, Query, RequestHead},
@@ -108,8 +108,13 @@ fn transcode(
     };
     let mut transcoder = transcoder(filter.protocol, backend, transcoders, call);
     let path = String::from_utf8_lossy(&head.path);
+    let marked = if body.starts_with(BYTE_ORDER_MARK) {
+        BYTE_ORDER_MARK.len()
+    } else {
+        0
+    };
     let RequestData { .. } = transcoder
-        .read_request(&path, body)
+        .read_request(&path, &body.slice(marked..))
         .map_err(LlmError::from)?;
     let target = target_of(found, target, config);
     let edited = transcoder.encode_request(&target).map_err(LlmError::from)?;
@@ -118,7 +123,11 @@ fn transcode(
     }
     let splice = match edited.body {
         BodyEdit::Same => None,
-        BodyEdit::Splice(at, with) => Some(Splice { at, with }),
+        // Its places are in what it was given.
+        BodyEdit::Splice(at, with) => Some(Splice {
+            at: at.start.saturating_add(marked)..at.end.saturating_add(marked),
+            with,
+        }),
         BodyEdit::Whole(with) => Some(Splice {
             at: 0..body.len(),
             with,

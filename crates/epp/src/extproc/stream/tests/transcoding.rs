@@ -230,6 +230,20 @@ async fn another_path_and_body_go_to_the_server_by_the_same_route(
     assert_eq!(said.header("content-length"), wanted);
 }
 
+/// Some clients write it before the JSON.
+#[tokio::test(start_paused = true)]
+async fn a_byte_order_mark_keeps_no_request_from_another_protocol() {
+    let chat = mk_chat("qwen", "");
+    let mut bodies = Vec::new();
+    for body in [chat.clone(), format!("\u{feff}{chat}")] {
+        let mut proxy = Proxy::open(&mk_transcoding(), BUFFERED, BUFFERED);
+        let said = proxy.ask(&[], &body).await;
+        bodies.push((said.status, said.body()));
+    }
+    assert_eq!(bodies[0], bodies[1]);
+    assert!(bodies[0].1.starts_with(r#"{"text_input":"user: hi"#));
+}
+
 #[rstest]
 #[tokio::test(start_paused = true)]
 async fn a_stream_comes_back_event_by_event(#[values(FDS, STREAMED)] mode: BodySendMode) {
