@@ -88,8 +88,10 @@ impl Live {
     pub(super) fn served_by(&mut self, address: SocketAddr, endpoint: Option<&Arc<Endpoint>>) {
         self.ended.served = Some(address);
         self.endpoint = endpoint.cloned();
-        if let (Some(charge), Some(_)) = (&mut self.charge, endpoint) {
-            charge.move_to(address);
+        match (&mut self.charge, endpoint) {
+            (Some(charge), Some(_)) => charge.move_to(address),
+            // It takes nothing from any member.
+            _ => self.charge = None,
         }
     }
 

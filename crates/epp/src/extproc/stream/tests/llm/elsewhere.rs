@@ -224,6 +224,16 @@ async fn what_becomes_of_a_request_is_reported_where_it_was_picked() {
     assert_eq!(*elsewhere.reports.lock(), want);
 }
 
+/// It is in flight at no member, here and there.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_a_stranger_serves_is_charged_nowhere() {
+    let (elsewhere, shared) = mk_asking(&[B]);
+    let mut asked = ask(&shared, &[], &mk_chat("m", "hi")).await;
+    asked.response_headers("200", "10.9.9.9:8000", false).await;
+    let want = [format!("charge {B} 77"), "end".to_owned()];
+    assert_eq!(*elsewhere.reports.lock(), want);
+}
+
 /// As a pick of this process charges it.
 #[rstest]
 #[case("bytes", 2560, 512)]
