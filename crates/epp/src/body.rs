@@ -143,6 +143,8 @@ struct Raw<'a> {
     #[serde(borrow)]
     sampling_params: Option<&'a RawValue>,
     #[serde(borrow)]
+    vllm_xargs: Option<&'a RawValue>,
+    #[serde(borrow)]
     kv_transfer_params: Option<&'a RawValue>,
     #[serde(borrow)]
     ec_transfer_params: Option<&'a RawValue>,

@@ -39,6 +39,8 @@ impl Raw<'_> {
             (Transfer, self.kv_transfer_params),
             (Transfer, self.ec_transfer_params),
             (Transfer, nested.and_then(in_sampling_params)),
+            (Transfer, self.vllm_xargs.and_then(in_engine_arguments)),
+            (Prompt, self.kv_transfer_params.and_then(in_transfer_params)),
             (Prompt, self.prompt_embeds),
             // SGLang
             (Transfer, self.bootstrap_host),
@@ -66,6 +68,15 @@ fn in_sampling_params(sampling: &RawValue) -> Option<&RawValue> {
         #[serde(borrow)]
         extra_args: Option<&'a RawValue>,
     }
+    // What cannot be read or has a key twice may be read in another way by the engine: it goes whole.
+    let Ok(Sampling { extra_args }) = serde_json::from_str(sampling.get()) else {
+        return Some(sampling);
+    };
+    extra_args.and_then(in_engine_arguments)
+}
+
+/// Arguments of the engine, if they have transfer parameters. vLLM makes `extra_args` of a request's `vllm_xargs`, too.
+fn in_engine_arguments(extra: &RawValue) -> Option<&RawValue> {
     #[derive(Deserialize)]
     struct Extra<'a> {
         #[serde(borrow)]
@@ -73,17 +84,26 @@ fn in_sampling_params(sampling: &RawValue) -> Option<&RawValue> {
         #[serde(borrow)]
         ec_transfer_params: Option<&'a RawValue>,
     }
-    // What cannot be read or has a key twice may be read in another way by the engine: it goes whole.
-    let Ok(Sampling { extra_args }) = serde_json::from_str(sampling.get()) else {
-        return Some(sampling);
-    };
-    let extra = extra_args?;
     match serde_json::from_str(extra.get()) {
         Ok(Extra {
             kv_transfer_params: None,
             ec_transfer_params: None,
         }) => None,
         Ok(Extra { .. }) | Err(_) => Some(extra),
+    }
+}
+
+/// The part of vLLM's transfer parameters that is a prompt, for a server that only decodes; or all of them, if they cannot be
+/// read.
+fn in_transfer_params(transfer: &RawValue) -> Option<&RawValue> {
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(borrow)]
+        prompt_token_ids: Option<&'a RawValue>,
+    }
+    match serde_json::from_str(transfer.get()) {
+        Ok(Params { prompt_token_ids }) => prompt_token_ids,
+        Err(_) => Some(transfer),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Members of bodies that are not their clients' to give do not go on.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use processor_api::Splice;
 
@@ -31,6 +33,9 @@ impl Director {
             return;
         }
         let api = Api::for_path(&head.path).ok().flatten();
+        let is_removed = |(what, _): &&(Guarded, Range<usize>)| {
+            *what == Guarded::Transfer && !config.allow_client_kv_transfer
+        };
         for (what, at) in &parsed.guarded {
             let external = self.external.as_ref();
             let external = external.filter(|external| removes_ids(api, &external.switches));
@@ -38,6 +43,9 @@ impl Director {
                 Guarded::Transfer if config.allow_client_kv_transfer => continue,
                 Guarded::Transfer => {
                     self.transfers_removed.inc();
+                }
+                Guarded::Prompt if has_prompt_in(parsed.guarded.iter().filter(is_removed), at) => {
+                    continue;
                 }
                 Guarded::Prompt => match external {
                     Some(external) => external.metrics.overwritten(Overwritten::TokenIds),
@@ -65,4 +73,12 @@ impl Director {
         }
         Ok(())
     }
+}
+
+/// Whether one of these members, which go whole, has this place in it.
+fn has_prompt_in<'a>(
+    mut removed: impl Iterator<Item = &'a (Guarded, Range<usize>)>,
+    prompt: &Range<usize>,
+) -> bool {
+    removed.any(|(_, at)| at.start <= prompt.start && prompt.end <= at.end)
 }

@@ -5,6 +5,7 @@ use scheduling::{DEFAULT_TRANSIT, Filter, NoPick, PickerKind, Role, Subset};
 use super::*;
 use crate::{
     config::Prefix,
+    external::fixtures::Scripted,
     extproc::{Answer, REQUEST_ID, RequestHead},
     fixtures::mk_member,
 };
@@ -312,6 +313,34 @@ fn a_client_directs_no_transfer_of_a_kv_cache_unless_that_is_allowed() {
         ..Config::default()
     });
     assert_eq!(sent(&director), BODY);
+}
+
+/// vLLM takes it for the prompt, beside the text that the Processor reads.
+#[rstest]
+#[case::coordinator(true, r#"{"prompt_token_ids":null,"a":1}"#, 0)]
+#[case::nobody(false, "null", 1)]
+fn transfer_parameters_bring_no_prompt_past_the_processor(
+    #[case] allow_client_kv_transfer: bool,
+    #[case] sent: &str,
+    #[case] removed: u64,
+) {
+    let external = Scripted::silent().external();
+    let director = mk_director(&["10.0.0.1:8000"]).staging(Some(Arc::clone(&external)));
+    director.config.replace(Config {
+        allow_client_kv_transfer,
+        ..Config::default()
+    });
+    let query = mk_read(
+        "/v1/chat/completions",
+        r#"{"model":"m","messages":[],"kv_transfer_params":{"prompt_token_ids":[1],"a":1}}"#,
+    );
+    let (config, parsed) = (director.config.load(), query.parsed.as_ref().unwrap());
+    let mut edit = Edit::default();
+    director.guard(&config, &query.head, parsed, &mut edit);
+    let body: Vec<_> = edit.apply_body(query.body.clone()).collect();
+    let want = format!(r#"{{"model":"m","messages":[],"kv_transfer_params":{sent}}}"#);
+    assert_eq!(body.concat(), want.as_bytes());
+    assert_eq!(director.transfers_removed.get(), removed);
 }
 
 /// It may have a member further on that its client may not give.

@@ -110,3 +110,41 @@ fn arguments_of_the_engine_hold_no_transfer_parameters(
     assert_eq!(guarded("/inference/v1/generate", &body), want);
     assert_eq!(guarded("/v1/completions", &body), [], "no member there");
 }
+
+/// vLLM makes arguments of the engine of them on each of its own paths.
+#[rstest]
+#[case::kv(r#"{"kv_transfer_params":"x"}"#, true)]
+#[case::ec(r#"{"a":1,"ec_transfer_params":{}}"#, true)]
+#[case::unreadable("[1]", true)]
+#[case::others(r#"{"a":"kv_transfer_params","kv_transfer_params":null}"#, false)]
+fn extra_arguments_of_a_request_hold_no_transfer_parameters(
+    #[case] arguments: &str,
+    #[case] is_guarded: bool,
+) {
+    let body = format!(r#"{{"model":"m","vllm_xargs":{arguments}}}"#);
+    let want = is_guarded.then_some((Guarded::Transfer, arguments));
+    let want: Vec<_> = want.into_iter().collect();
+    for path in [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+    ] {
+        assert_eq!(guarded(path, &body), want, "{path}");
+    }
+}
+
+#[rstest]
+#[case::ids(r#"{"a":1,"prompt_token_ids":[7]}"#, Some("[7]"))]
+#[case::null(r#"{"prompt_token_ids":null}"#, None)]
+#[case::twice(
+    r#"{"prompt_token_ids":null,"prompt_token_ids":[7]}"#,
+    Some(r#"{"prompt_token_ids":null,"prompt_token_ids":[7]}"#)
+)]
+fn transfer_parameters_hold_no_prompt(#[case] transfer: &str, #[case] prompt: Option<&str>) {
+    let body = format!(r#"{{"model":"m","kv_transfer_params":{transfer}}}"#);
+    let prompt = prompt.map(|json| (Guarded::Prompt, json));
+    let mut want = vec![(Guarded::Transfer, transfer)];
+    want.extend(prompt);
+    assert_eq!(guarded("/v1/chat/completions", &body), want);
+}
