@@ -6,6 +6,7 @@ use ::discovery::Objects;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use scheduling::{Profile, inference_lb::PrefillCharge};
+use tracing::warn;
 
 use super::{Config, Ignored, Models, llm::LlmProfiles};
 use crate::llm::{LlmFilter, Match};
@@ -40,6 +41,8 @@ pub struct InForce {
     profiles: Option<LlmProfiles>,
     models: Models,
     uses_caches: bool,
+    /// The cluster has InferenceObjectives of the pool.
+    has_objectives: bool,
 }
 
 // === impl CurrentConfig ===
@@ -120,6 +123,21 @@ impl InForce {
             profiles,
             models,
             uses_caches: !beside.ignores_caches,
+            has_objectives: !beside.objects.objectives.is_empty(),
+        }
+    }
+
+    /// Whether there are InferenceObjectives that no request can name.
+    fn has_unheeded_objectives(&self) -> bool {
+        self.has_objectives && !self.models.trusted_headers().objective
+    }
+
+    /// Logs that InferenceObjectives have no effect, where that is so. To be called when either of the two changed.
+    pub(crate) fn warn_of_objectives(&self) {
+        if self.has_unheeded_objectives() {
+            warn!(
+                "InferenceObjectives have no effect: isthmus.trustedHeaders of the configuration lacks \"objective\""
+            );
         }
     }
 
@@ -204,6 +222,11 @@ mod tests {
         assert_eq!(seen(&current), (Some(1), Some(5)));
         current.replace(mk_config(2));
         assert_eq!(seen(&current), (Some(2), Some(5)));
+        assert!(current.load().has_unheeded_objectives());
+        let mut trusting = mk_config(2);
+        trusting.trusted_headers.objective = true;
+        current.replace(trusting);
+        assert!(!current.load().has_unheeded_objectives());
         current.set_objects(Objects::default());
         assert_eq!(seen(&current), (Some(2), None));
     }

@@ -143,6 +143,7 @@ impl Reloaded for ConfigFile {
             warn!(%path, item, "only a restart changes this: it stays as it is");
         }
         current.replace(config);
+        current.load().warn_of_objectives();
     }
 }
 

@@ -43,13 +43,8 @@ impl ObjectsInForce {
                     models = models.len(),
                     "objects of the pool"
                 );
-                let trusted = self.config.load().models().trusted_headers();
-                if !objectives.is_empty() && !trusted.objective {
-                    warn!(
-                        "InferenceObjectives have no effect: isthmus.trustedHeaders of the configuration lacks \"objective\""
-                    );
-                }
                 self.config.set_objects(objects);
+                self.config.load().warn_of_objectives();
             }
             ObjectUpdate::Settled => self.settled.cancel(),
             ObjectUpdate::Synced { kind, synced } => {
