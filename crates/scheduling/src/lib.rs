@@ -48,7 +48,7 @@ pub use explanation::{Exclusion, Explanation, Scores, Verdict};
 pub use filter::{Expression, Filter, Operator, Role, Selector};
 pub use load::{
     Booking, CacheLayout, Freshness, Load, Lora, MAX_TRANSIT, PageLora, Quality, Reading,
-    ScrapeFailure, ScrapeStart, Scraped, Values,
+    SAME_START, ScrapeFailure, ScrapeStart, Scraped, Values,
 };
 pub use percent::top_percent;
 pub use pick::{Choice, Chosen, Narrowed, NoPick, choose, choose_among, choose_explained, narrow};

@@ -33,7 +33,7 @@ const SUSPECT_AFTER: u32 = 3;
 const MAX_UNSEEN: usize = 4096;
 
 /// Seconds by which two texts of one process' start may differ.
-const SAME_START: f64 = 2.0;
+pub const SAME_START: f64 = 2.0;
 
 /// No request is longer on its way than this.
 pub const MAX_TRANSIT: Duration = Duration::from_secs(1);

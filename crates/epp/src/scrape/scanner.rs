@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use memchr::memchr;
-use scheduling::{CacheLayout, Scraped};
+use scheduling::{CacheLayout, SAME_START, Scraped};
 
 use super::{
     engine::{Engine, Role},
@@ -50,6 +50,8 @@ struct PageValues {
     block_size: Series,
     blocks: Series,
     started: Series,
+    /// By the last page that said it.
+    last_started: Option<f64>,
 }
 
 /// The series of one metric, one per rank or model. Of those that differ by a process alone the greatest counts.
@@ -61,7 +63,7 @@ struct Series {
     more: f64,
     more_count: f64,
     greatest: f64,
-    /// A value above [`PERCENT`] was seen, on this page or an earlier one.
+    /// A value above [`PERCENT`] was seen, on this page or an earlier one of the same process.
     is_percent: bool,
 }
 
@@ -79,6 +81,7 @@ impl Scanner {
                 block_size: Series::default(),
                 blocks: Series::default(),
                 started: Series::default(),
+                last_started: None,
             },
             engine,
             partial: Vec::new(),
@@ -196,8 +199,15 @@ impl PageValues {
 
     /// The values, and none for the next page.
     fn take(&mut self) -> Scraped {
+        let started = self.started.greatest();
+        let former = self.last_started;
+        self.last_started = started.or(former);
+        let is_same = |now: f64| former.is_none_or(|former| (now - former).abs() <= SAME_START);
+        let is_other_process = started.is_some_and(|now| !is_same(now));
         let mut kv = None;
         for series in &mut self.kv {
+            // The new process may be of a version that publishes fractions.
+            series.is_percent &= !is_other_process;
             let share = series.share();
             kv = kv.or(share);
         }
@@ -207,7 +217,7 @@ impl PageValues {
             kv,
             lora: self.lora.finish(),
             cache: layout(self.block_size.greatest(), self.blocks.sum()),
-            started: self.started.greatest(),
+            started,
         };
         let Self {
             waiting,
@@ -217,6 +227,7 @@ impl PageValues {
             block_size,
             blocks,
             started,
+            last_started: _,
         } = self;
         for series in [waiting, running, block_size, blocks, started] {
             series.clear();
@@ -271,8 +282,8 @@ impl Series {
         (!self.values.is_empty()).then_some(self.greatest)
     }
 
-    /// The mean share. Engines name it "perc" and publish a fraction; where one ever was clearly above 1, all are percent
-    /// indeed.
+    /// The mean share. Engines name it "perc" and publish a fraction; where one of a process was clearly above 1, all of that
+    /// process are percent indeed.
     fn share(&mut self) -> Option<f64> {
         self.is_percent |= self.greatest > PERCENT;
         let count = self.values.len() as f64 + self.more_count;

@@ -220,6 +220,22 @@ fn a_page_that_was_in_percent_stays_so() {
     }
 }
 
+#[test]
+fn another_process_may_publish_fractions() {
+    let mut scanner = mk_scanner("vllm");
+    for (started, value, kv) in [
+        ("1.7e9", "40", 0.4),
+        ("1700000001", "0.5", 0.005),
+        ("1.8e9", "0.5", 0.5),
+        ("1.8e9", "0.25", 0.25),
+    ] {
+        let page =
+            format!("vllm:kv_cache_usage_perc {value}\nprocess_start_time_seconds {started}\n");
+        scanner.feed(page.as_bytes());
+        assert_eq!(scanner.finish().kv, Some(kv), "{started} {value}");
+    }
+}
+
 /// Each rank of a tensor-parallel engine tells the queue of all.
 #[test]
 fn ranks_that_share_a_scheduler_count_once() {
