@@ -53,6 +53,17 @@ struct Sums {
     pages: u64,
 }
 
+/// What the value of a series is to that on the last page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// The same, or nothing to compare with.
+    None,
+    /// A process set it, or it is a new series.
+    Newer,
+    /// Times of a process only grow: others run now, and what the former ones had says nothing.
+    Smaller,
+}
+
 // === impl LoraReader ===
 
 impl LoraReader {
@@ -70,7 +81,12 @@ impl LoraReader {
             self.sums.get_or_insert_default();
         }
         let sums = self.sums.as_mut();
-        let is_changed = sums.is_some_and(|sums| sums.change(sample.identity(), at));
+        let change = sums.map(|sums| sums.change(sample.identity(), at));
+        if change == Some(Change::Smaller) {
+            self.is_changed = false;
+            self.reported = None;
+        }
+        let is_changed = change == Some(Change::Newer);
         self.is_changed |= is_changed;
         let is_newest = is_time && self.at.is_none_or(|newest| at > newest);
         if is_newest {
@@ -147,16 +163,30 @@ impl Default for LoraReader {
 // === impl Sums ===
 
 impl Sums {
-    /// Whether the series has a greater value than on the last page, or is new.
-    fn change(&mut self, series: u64, value: f64) -> bool {
+    /// Begins anew with the first value that is smaller than on the last page.
+    fn change(&mut self, series: u64, value: f64) -> Change {
         if let Some(known) = self.known.get_mut(&series) {
-            return std::mem::replace(known, value) < value;
+            let former = std::mem::replace(known, value);
+            if former > value {
+                *self = Self::default();
+                self.known.insert(series, value);
+                return Change::Smaller;
+            }
+            return if former < value {
+                Change::Newer
+            } else {
+                Change::None
+            };
         }
         let has_room = self.known.len() < MAX_SUMS;
         if has_room {
             self.known.insert(series, value);
         }
-        has_room && self.pages > 1
+        if has_room && self.pages > 1 {
+            Change::Newer
+        } else {
+            Change::None
+        }
     }
 }
 

@@ -138,3 +138,19 @@ fn of_sums_of_times_the_one_that_changed_last_counts() {
         "restarted"
     );
 }
+
+/// Its first page has the same series as the last one before, with smaller sums: nothing is known of what is loaded now.
+#[test]
+fn sums_that_become_smaller_are_those_of_other_processes() {
+    let mut reader = LoraReader::default();
+    reader.begin(1.76e9);
+    let a = |at: f64| format!(r#"{{running_lora_adapters="a",max_lora="2"}} {at}"#);
+    let b = |at: f64| format!(r#"{{running_lora_adapters="b",max_lora="2"}} {at}"#);
+    let now = |name: &str| PageLora::Now(mk_lora(&[name], &[], 2));
+    let mut page = |series: &[&str]| read(&mut reader, series);
+    assert_eq!(page(&[&a(3.5e9), &b(3.6e9)]), PageLora::Absent);
+    assert_eq!(page(&[&a(5.2e9), &b(3.6e9)]), now("a"));
+    assert_eq!(page(&[&a(3.5e9), &b(3.52e9)]), PageLora::Absent);
+    assert_eq!(page(&[&a(3.5e9), &b(3.52e9)]), PageLora::Absent);
+    assert_eq!(page(&[&a(3.5e9), &b(3.53e9)]), now("b"));
+}
