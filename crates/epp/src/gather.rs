@@ -6,7 +6,7 @@
 //! others has a large body to read, the others see by [`is_overdue`] that they are to let the flush go first.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     io::{self, IoSlice},
     pin::Pin,
     task::{Context, Poll, ready},
@@ -29,6 +29,8 @@ pub(crate) struct Gather<T> {
     written: usize,
     /// The flush under way has let others go first.
     yielded: bool,
+    /// Since when, until it is called again.
+    held_since: Option<Instant>,
 }
 
 /// 64 KiB: a small frame for each of some hundred streams.
@@ -44,16 +46,18 @@ const SLICES: usize = 8;
 const MAX_HOLD: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// Since when a connection of this thread holds writes back until others had their turn.
-    static HELD_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Since when connections of this thread hold writes back until others had their turn, one of each; the first for the
+    /// longest.
+    static HELD_SINCE: RefCell<Vec<Instant>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether a connection of this thread holds writes back for too long already: who has something to do is to let it write
 /// first.
 pub(crate) fn is_overdue() -> bool {
-    HELD_SINCE
-        .get()
-        .is_some_and(|since| since.elapsed() > MAX_HOLD)
+    HELD_SINCE.with_borrow(|all| {
+        let longest = all.first();
+        longest.is_some_and(|since| since.elapsed() > MAX_HOLD)
+    })
 }
 
 // === impl Gather ===
@@ -66,6 +70,7 @@ impl<T> Gather<T> {
             held: Vec::new(),
             written: 0,
             yielded: false,
+            held_since: None,
         }
     }
 
@@ -84,7 +89,28 @@ impl<T> Gather<T> {
             self.held.clear();
             self.written = 0;
             self.yielded = false;
+            self.release();
         }
+    }
+
+    fn hold(&mut self) {
+        let now = Instant::now();
+        self.held_since = Some(now);
+        HELD_SINCE.with_borrow_mut(|all| all.push(now));
+    }
+
+    /// Others need not let this connection write first any more; those that hold writes back go on doing so.
+    fn release(&mut self) {
+        let Some(since) = self.held_since.take() else {
+            return;
+        };
+        // An error: the thread ends.
+        let _ = HELD_SINCE.try_with(|all| {
+            let mut all = all.borrow_mut();
+            if let Some(at) = all.iter().position(|one| *one == since) {
+                all.remove(at);
+            }
+        });
     }
 }
 
@@ -174,11 +200,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
         if !this.waiting().is_empty() && !this.yielded {
             // once: after the others' turn, however long that was, all is written
             this.yielded = true;
-            HELD_SINCE.set(HELD_SINCE.get().or_else(|| Some(Instant::now())));
+            this.hold();
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        HELD_SINCE.set(None);
+        this.release();
         ready!(this.poll_drain(cx))?;
         Pin::new(&mut this.inner).poll_flush(cx)
     }
@@ -192,9 +218,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
 
 impl<T> Drop for Gather<T> {
     fn drop(&mut self) {
-        if self.yielded {
-            HELD_SINCE.set(None);
-        }
+        self.release();
     }
 }
 

@@ -122,6 +122,24 @@ async fn who_holds_writes_back_for_long_is_overdue_until_it_writes_or_is_gone() 
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_one_connection_writes_ends_no_wait_of_another() {
+    let (mut first, mut second) = (mk(&[]), mk(&[]));
+    for gather in [&mut first, &mut second] {
+        assert!(write(gather, b"a pick").is_ready());
+        assert!(flush(gather).is_pending());
+    }
+    tokio::time::advance(2 * MAX_HOLD).await;
+    assert!(flush(&mut first).is_ready());
+    assert!(flush(&mut first).is_ready(), "nothing is left");
+    assert!(is_overdue(), "the second waits");
+    assert!(matches!(
+        write(&mut second, &[7; LARGE]),
+        Poll::Ready(Ok(LARGE))
+    ));
+    assert!(!is_overdue(), "all of it is written");
+}
+
 #[test]
 fn a_flush_of_nothing_does_not_yield() {
     let mut gather = mk(&[]);
