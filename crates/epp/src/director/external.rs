@@ -298,8 +298,11 @@ impl Director {
             self.resolve_reply(config, external, &mut prepared, ask, reply, now);
         count(&external.metrics, ask, &resolution);
         ahead.finish(external, &mut prepared.edit, &resolution.tokens);
-        if let Some(rank) = resolution.rank.filter(|_| picked.is_some()) {
+        let mut picked = picked;
+        if let (Some(rank), Some(picked)) = (resolution.rank, &mut picked) {
             prepared.edit.set_header(DP_RANK_HEADER, rank.to_string());
+            // The header is the same wherever the proxy tries again, and another worker may have fewer ranks.
+            picked.endpoints.truncate(1);
         }
         if !has_router && let Some(reservation) = reservation.take() {
             reservation.forget();

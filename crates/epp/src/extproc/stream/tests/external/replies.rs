@@ -80,6 +80,30 @@ async fn a_worker_gets_the_ids_and_the_router_or_the_picker_chooses_it(
     ]);
 }
 
+/// The rank goes wherever the proxy tries again, and another worker may have fewer ranks.
+#[rstest]
+#[case::of_a_rank(Some(3), 1)]
+#[case::of_none(None, 2)]
+#[tokio::test(start_paused = true)]
+async fn a_rank_is_for_the_worker_of_the_router_alone(
+    #[case] dp_rank: Option<u32>,
+    #[case] workers: usize,
+) {
+    let reply = ProcessReply {
+        worker_address: Some(C.to_owned()),
+        dp_rank,
+        ..ProcessReply::default()
+    };
+    let switches = Switches {
+        routes: true,
+        ..Switches::default()
+    };
+    let bed = Bed::replying(reply, switches);
+    let passed = bed.pass_list(2, &[], CHAT).await.unwrap();
+    let destinations: Vec<_> = passed.destination().split(',').collect();
+    assert_eq!((destinations[0], destinations.len()), (C, workers));
+}
+
 #[rstest]
 #[case::nvext(
     Some(TokenField::NvextTokenData),
