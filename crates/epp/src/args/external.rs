@@ -88,8 +88,9 @@ pub struct ExternalArgs {
     /// Where ids go in the body for a worker: `token_ids`; nvext, which is `nvext.token_data`; off, they go by key alone.
     #[arg(long, env, value_name = "FIELD", default_value = "token_ids")]
     pub token_body_field: TokenBodyField,
-    /// Let clients send ids in `token_ids` and `nvext.token_data`. Without it both are taken out of their bodies while
-    /// --use-external-llm-processor is on: they would read other tenants' prompts, or get round moderation.
+    /// Let clients send prompts as ids or embeddings: `token_ids`, `nvext.token_data`, `prompt_token_ids` (also in
+    /// `kv_transfer_params`), `prompt_embeds`, `input_ids`, `input_embeds`, `embed_overrides`. Without it they are taken out
+    /// while --use-external-llm-processor is on: they would read other tenants' prompts, or get round moderation.
     #[arg(long, env, value_name = "BOOL", action = ArgAction::Set, default_value = "false",
           num_args = 0..=1, default_missing_value = "true", value_parser = parse_switch)]
     pub allow_client_token_ids: bool,
