@@ -39,7 +39,7 @@ pub enum PodCidrsError {
 /// Largest number of networks of the pods of one cluster.
 pub const MAX_POD_CIDRS: usize = 64;
 
-/// Shortest lengths of a network of pods. Nothing that an organisation has is wider: 10.0.0.0/8 and ``fc00::/7`` are the widest
+/// Shortest lengths of a network of pods. Nothing that an organisation has is wider: 10.0.0.0/8 and `fc00::/7` are the widest
 /// private networks, and registries give away at most a /16 of IPv6.
 const WIDEST_V4: u8 = 8;
 const WIDEST_V6: u8 = 16;
@@ -97,7 +97,7 @@ pub fn is_never(ip: IpAddr) -> bool {
 ///
 /// # Errors
 /// When one is no prefix, when there is none or more than [`MAX_POD_CIDRS`], and when one of them cannot be meant: one that
-/// is wider than /8 (of IPv6 /16, and /7 in ``fc00::/7``), that holds addresses of a host's own (loopback, link-local,
+/// is wider than /8 (of IPv6 /16, and /7 in `fc00::/7`), that holds addresses of a host's own (loopback, link-local,
 /// multicast), or in which no pod can be.
 pub fn parse_pod_cidrs(text: &str) -> Result<Vec<Cidr>, PodCidrsError> {
     let parts = text
