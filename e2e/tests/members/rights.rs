@@ -14,11 +14,7 @@ use e2e::{
     rights::{self, Right},
 };
 
-use crate::{
-    entries::entry_says,
-    evidence::restart_controller,
-    rules,
-};
+use crate::{entries::entry_says, evidence::restart_controller, rules};
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);

@@ -58,11 +58,10 @@ pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
             .await
     };
     let before = restarts().await.map_err(anyhow::Error::msg)?;
-    let faults = environment.testbed.pod(
-        environment.east.name(),
-        isthmus::POOL_NAMESPACE,
-        &victim,
-    )?;
+    let faults =
+        environment
+            .testbed
+            .pod(environment.east.name(), isthmus::POOL_NAMESPACE, &victim)?;
     // it stays down for as long as requests are sent
     faults.kill_and_hold();
     let outcome = async {

@@ -119,7 +119,10 @@ fn unknown_fields_are_no_fault() {
 #[test]
 fn aliases_do_not_multiply() {
     let long = "x".repeat(100_000);
-    let text = mk(SERVER, &format!("token: &a '{long}', x: [{}]", "*a,".repeat(1000)));
+    let text = mk(
+        SERVER,
+        &format!("token: &a '{long}', x: [{}]", "*a,".repeat(1000)),
+    );
     let error = parse(&text).expect_err("refused");
     assert!(matches!(error, KubeconfigError::Malformed(_)), "{error}");
 }
