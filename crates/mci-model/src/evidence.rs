@@ -46,9 +46,7 @@ pub fn on_evidence(evidence: Evidence, guarded: bool) -> Removal {
         | Evidence::PoolAbsent
         | Evidence::AnnotationGone
         | Evidence::AnnotationInvalid => Removal::Drain,
-        Evidence::NotAllowed | Evidence::MemberRemoved | Evidence::WithdrawAfter => {
-            Removal::AtOnce
-        }
+        Evidence::NotAllowed | Evidence::MemberRemoved | Evidence::WithdrawAfter => Removal::AtOnce,
     }
 }
 
