@@ -30,7 +30,7 @@ pub struct Goal {
 pub enum SetBy {
     /// The design's figures to reach.
     Design,
-    /// The design of an earlier day, which has another goal in its place today.
+    /// An earlier version of the design, which states another goal today.
     #[serde(rename = "former design")]
     FormerDesign,
     /// The specification of the controller, of the EPP or of the router: its figures, or its table of faults.
@@ -49,7 +49,7 @@ const SENT: f64 = 100.0;
 /// CPU of a write, against a bare client in the same run: with 1 and 5 exporters, and with 50.
 const FEW: f64 = 1.5;
 const FIFTY: f64 = 2.5;
-/// In ms, the goal that the ratios replaced.
+/// The former goal in ms, which the ratios replaced.
 const CPU_OF_A_WRITE: f64 = 0.05;
 /// In MB, of 100 members with 50 exported pools each.
 const MEMORY: f64 = 150.0;

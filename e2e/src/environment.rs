@@ -55,7 +55,7 @@ pub enum Way {
     /// Where neither is the subject: without the isolation guard, which has a removal wait 10 s, and with a start that waits
     /// 5 s for a member that does not answer, instead of 30 s.
     Quick,
-    /// As [`Way::Quick`], and with so short a `--stale-after` that a test outlasts it: a removal that comes as late is seen.
+    /// Like [`Way::Quick`], with a `--stale-after` that is shorter than a test, so that a removal after it is seen.
     Impatient,
 }
 
@@ -275,10 +275,10 @@ impl Environment {
             .text())
     }
 
-    /// Sees that the controller asked each member for something so far, and that none refused it anything.
+    /// Checks that the controller called each member so far, and that no member denied a call.
     ///
     /// # Errors
-    /// With what was refused, and where a member has no call of the controller.
+    /// The calls that were denied, or the member that received no call of the controller.
     pub fn denied_nothing(&self) -> Result<()> {
         for cluster in ["east", "west"] {
             let mut calls = self.testbed.calls(cluster)?;

@@ -10,20 +10,21 @@ use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::Api;
 use testbed::{Cluster, eventually};
 
-/// Within this another process leads after a crash, as the pages promise. A standby takes a Lease over once it has seen it
-/// unchanged for [`UNCHANGED`], and it sees the last renewal at most 2 s after it was made, since it looks that often.
+/// The time within which another process leads after a crash, as the documentation promises. A standby takes a Lease
+/// over once it has seen it unchanged for [`UNCHANGED`]. It polls every 2 s, so it sees the last renewal at most 2 s
+/// late.
 pub const AFTER_CRASH: Duration = Duration::from_secs(17);
 /// Within this another process leads after the leader's end by SIGTERM, as the pages promise. The leader gives the Lease back,
 /// a standby looks at it at most 2 s later, and one second is for what the three calls to the API server take.
 pub const AFTER_END: Duration = Duration::from_secs(3);
-/// Nobody takes a Lease over before.
+/// The time for which a Lease must be unchanged before another process takes it over.
 pub const UNCHANGED: Duration = Duration::from_secs(15);
 
 /// A crash comes when the last renewal is so old, which leaves the calls of a busy machine as much of [`AFTER_CRASH`].
 const OLD: Duration = Duration::from_secs(1);
-/// Leaders renew each 2 s: by now the next renewal may be on its way.
+/// Leaders renew every 2 s: after this time the next renewal may be in progress.
 const TOO_OLD: Duration = Duration::from_millis(1700);
-/// Past every promise: what takes longer never happens.
+/// Longer than every promise: what takes longer never happens.
 const EVER: Duration = Duration::from_mins(1);
 
 /// A Lease for an election.
@@ -33,14 +34,14 @@ pub struct Election {
     name: String,
 }
 
-/// Who has the Lease.
+/// The current holder of the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The process.
+    /// The process that holds the Lease.
     pub holder: String,
-    /// How often the Lease went from one to another.
+    /// How often the Lease changed its holder.
     pub transitions: i32,
-    /// When the holder got it.
+    /// When the holder acquired it.
     pub acquired: Timestamp,
     /// When the holder last wrote it.
     pub renewed: Timestamp,
@@ -49,7 +50,7 @@ pub struct Claim {
 // === impl Election ===
 
 impl Election {
-    /// By the Lease of this name.
+    /// The election by the Lease of this name.
     #[must_use]
     pub fn new(cluster: &Cluster, namespace: &str, name: &str) -> Self {
         Self {
@@ -58,10 +59,10 @@ impl Election {
         }
     }
 
-    /// Who has it now.
+    /// The current holder.
     ///
     /// # Errors
-    /// When nobody has it, or the API server refuses or does not answer.
+    /// When no process holds the Lease, or the API server rejects the call or does not answer.
     pub async fn claim(&self) -> Result<Claim, String> {
         let lease = self.leases.get(&self.name).await;
         let spec = lease.map_err(|error| error.to_string())?.spec;
@@ -115,7 +116,7 @@ impl Election {
     }
 }
 
-/// From one time to a later one; nothing if it is earlier.
+/// The time from one timestamp to a later one; none if the second is earlier.
 fn elapsed(from: Timestamp, to: Timestamp) -> Option<Duration> {
     to.duration_since(from).try_into().ok()
 }

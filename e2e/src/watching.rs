@@ -21,7 +21,7 @@ pub const APPEARS: Duration = Duration::from_secs(20);
 pub const HELD: Duration = Duration::from_secs(5);
 /// One request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
-/// Between two looks at what must stay so.
+/// The pause between two checks of a state that must not change.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A request with a deadline, and what it was for.
@@ -95,10 +95,10 @@ where
     holds_for(api, name, what, HELD, wanted).await
 }
 
-/// As [`holds`], for this long.
+/// Like [`holds`], for this long.
 ///
 /// # Errors
-/// At once, when a state is not; its text is that of `wanted`.
+/// As soon as a state is not the wanted one, with the text of `wanted`.
 pub async fn holds_for<K>(
     api: &Api<K>,
     name: &str,
@@ -122,11 +122,11 @@ where
     Ok(())
 }
 
-/// Looks at something that cannot be watched, again and again until `deadline`: every look must be `Ok`. One that is begun
-/// is awaited.
+/// Checks something that cannot be watched, again and again until `deadline`: every check must return `Ok`. A check
+/// that has begun is awaited.
 ///
 /// # Errors
-/// At once, with what the first look saw that was not.
+/// The error of the first check that fails, at once.
 pub async fn remains_until<E: Display>(
     what: &str,
     deadline: Instant,

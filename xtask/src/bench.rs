@@ -151,7 +151,7 @@ fn committed() -> Result<String> {
     git(&["rev-parse", "--short", "HEAD"])
 }
 
-/// Takes what `git status --porcelain` says.
+/// Rejects changes that `git status --porcelain` reports.
 fn refuse_changes(changed: &str) -> Result<()> {
     let count = changed.lines().count();
     let Some(first) = changed.lines().next() else {

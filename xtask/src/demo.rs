@@ -25,7 +25,7 @@ pub(crate) const PROGRAMS: [&str; 7] = [
 /// Runs beside kubectl: for whoever looks at the clusters.
 pub(crate) const PLUGIN: &str = "kubectl-mci";
 
-/// Which programs a demo runs.
+/// The programs that a demo with clusters runs.
 const CLUSTERS: [&str; 4] = ["epp", "gateway", "mci-controller", "model-server-sim"];
 const STANDALONE: [&str; 2] = ["epp", "model-server-sim"];
 const DYNAMO: [&str; 4] = ["epp", "model-server-sim", "processor", "router"];

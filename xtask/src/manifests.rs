@@ -32,7 +32,7 @@ struct Manifest {
 
 /// Without the objects that only a part of the clusters wants.
 const PLAIN: &str = "networkPolicy.enabled=false,podDisruptionBudget.enabled=false";
-/// What whoever applies a manifest replaces by their own.
+/// The images that users of a manifest replace by their own.
 const IMAGES: &str =
     "controller.image.registry=registry.example.com,gateway.image.registry=registry.example.com";
 const SYSTEM: &str = "isthmus-system";

@@ -87,11 +87,11 @@ const E2E_TARGETS: [&str; 11] = [
 ];
 /// How many of them run at a time: as many as the two cores of a small machine can start clusters for.
 const E2E_AT_ONCE: usize = 2;
-/// Of the random cases of property tests.
+/// The seed for the random cases of property tests.
 const SEED: u64 = 1;
 /// Targets of the package `testbed` that bring up clusters.
 const TESTBED_TARGETS: [&str; 2] = ["clusters", "isolation"];
-/// How many programs of unit tests run at a time: most wait for processes and files now and then.
+/// How many programs of unit tests run at a time: most of them wait for processes and files now and then.
 const UNIT_AT_ONCE: usize = 2;
 
 /// Runs the parts; the last line is the tally. Stops at the first part that fails: what follows would only repeat it.
@@ -181,7 +181,7 @@ impl Part {
             Self::Lints => {
                 session.check(&mut shellcheck()?)?;
                 session.check(clippy().arg("--all-targets").args(DENY))?;
-                // `--all-targets` passes over those that say `test = false`
+                // `--all-targets` skips targets with `test = false`
                 let mut apart = clippy();
                 for target in E2E_TARGETS.iter().chain(&TESTBED_TARGETS) {
                     apart.args(["--test", target]);
@@ -307,7 +307,7 @@ impl Session<'_> {
         }
         match self.cases {
             Some(cases) => command.env("PROPTEST_CASES", cases.to_string()),
-            // a check of a commit gives the same answer each time: a search is asked for
+            // a check of a commit gives the same result each time; only an explicit search varies the seed
             None => command.env("PROPTEST_RNG_SEED", SEED.to_string()),
         };
         Run {

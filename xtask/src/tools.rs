@@ -167,8 +167,8 @@ pub(crate) fn ensure() -> Result<Tools> {
     Ok(Tools(tools))
 }
 
-/// All that the tests run, in the order in which they need it. Whoever asks for one of these meanwhile waits for that one
-/// alone, and hears of its failure itself.
+/// Makes all tools that the tests run, in the order in which the tests need them. A caller that needs one of these
+/// meanwhile waits for that one alone, and gets its error itself.
 pub(crate) fn prepare_for_tests() -> Result<()> {
     crane()?;
     ensure()?;

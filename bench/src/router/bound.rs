@@ -23,7 +23,7 @@ pub struct Bounded {
 }
 
 const WORKERS: usize = 8;
-/// Prompts until the adapter is another one.
+/// Number of prompts that use one adapter before the next adapter is used.
 const ADAPTER_LIFE: u32 = 20;
 /// Prompts between two looks at the memory.
 const LOOK: u32 = 16;

@@ -42,7 +42,7 @@ pub(crate) struct IgnoredPorts {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TakenAddress {
     pub(crate) pod: String,
-    /// The pod whose endpoint it is.
+    /// The name of the pod whose endpoint has the address.
     pub(crate) by: String,
     pub(crate) address: SocketAddr,
 }

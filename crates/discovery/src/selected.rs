@@ -34,7 +34,7 @@ pub(crate) struct Selected {
     published: Option<Vec<Member>>,
     /// Annotations that were reported and still stand.
     ignored: BTreeSet<IgnoredPorts>,
-    /// The same of addresses.
+    /// Shared addresses that were reported and are still shared.
     taken: BTreeSet<TakenAddress>,
 }
 

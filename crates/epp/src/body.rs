@@ -24,7 +24,7 @@ const MAX_MESSAGE: usize = 200;
 /// be put into each event of the response.
 const MAX_MODEL: usize = 256;
 
-/// Some clients write it before the JSON, and engines pass over it.
+/// The byte order mark: some clients write it before the JSON, and engines skip it.
 const MARK: char = '\u{feff}';
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -65,7 +65,7 @@ pub struct Parsed {
     pub prompt_tokens: usize,
     /// Where the external stage's own members are.
     pub fields: Fields,
-    /// Members that may not be the client's to give.
+    /// The members of the body that a client may not be allowed to set.
     pub(crate) guarded: GuardedPlaces,
 }
 
@@ -84,7 +84,7 @@ pub enum BodyError {
     /// Engines refuse it too; with this check made once, the reader need not check each string.
     #[error("the request body is no UTF-8: encode its JSON as UTF-8")]
     NoText,
-    /// Engines read it, as Python does; nobody else has to.
+    /// The body is UTF-16. Engines accept it, as Python does; RFC 8259 requires UTF-8.
     #[error("the request body is UTF-16: send its JSON as UTF-8")]
     Utf16,
     /// No JSON, or an object with a key given twice.

@@ -47,7 +47,7 @@ pub(crate) struct Center {
     client: Client<Http>,
     api: Api,
     endpoint_id: CenterEndpointId,
-    /// Where load or caches are not given: own requests and prompts count.
+    /// Whether own requests and prompts count where the service returns no load or no caches.
     own_counts: bool,
     timeout: Duration,
     clock: Clock,
@@ -304,8 +304,8 @@ async fn pick_by_view(
     }
 }
 
-/// What is known of each endpoint; none: nothing is of what was asked for. Where one of load and caches is not given, own requests
-/// or prompts count, or none.
+/// What is known of each endpoint; none if the service returned nothing of what was requested. Where it returned no
+/// load or no caches, own requests or prompts count, or none do.
 fn rows(view: View, own_cached: Option<Vec<u32>>) -> Option<Vec<Row>> {
     let asked = [view.load_took.is_some(), view.matched_took.is_some()];
     let given = [view.load.is_ok(), matches!(view.matched, Ok(Some(_)))];

@@ -64,7 +64,7 @@ pub struct Config {
     pub rewrites: Vec<RewriteRule>,
     /// Headers that are believed.
     pub trusted_headers: TrustedHeaders,
-    /// Clients may give parameters of KV transfers, as coordinators of disaggregated prefill do.
+    /// Whether clients may set parameters of KV transfers, as coordinators of disaggregated prefill do.
     pub allow_client_kv_transfer: bool,
     /// How metrics are fetched.
     pub metrics_source: MetricsSource,
@@ -89,7 +89,7 @@ pub struct Prefix {
     pub max_prefix_tokens: u32,
     /// Blocks of one endpoint, where its engine does not say how many it has.
     pub lru_capacity_per_server: u32,
-    /// The number of an endpoint's blocks follows what its engine says of its cache.
+    /// Whether the number of an endpoint's blocks follows the cache size that its engine reports.
     pub auto_tune: bool,
     /// Memory for all endpoints.
     pub max_bytes: u64,

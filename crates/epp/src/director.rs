@@ -114,7 +114,7 @@ pub struct Director {
     model_header: Option<ModelHeader>,
     /// Of requests that somebody else is asked about.
     awaited: Awaited,
-    /// Parameters of KV transfers that clients gave, and that did not go on.
+    /// The number of KV transfer parameters that clients sent and that were removed.
     transfers_removed: Counter,
 }
 
@@ -452,7 +452,7 @@ impl Director {
         query.subset = self.honoured_subset(&query.head, query.subset.take());
         let is_shed = resolved.priority < 0 && !config.flow_control.enabled;
         let asked = self.picks.is_some().then(|| Asked::new(&query, resolved));
-        // Where none can ever take it, another pool may: that is said whatever its priority is.
+        // Where no endpoint can ever take the request, another pool may: that error is returned for every priority.
         if is_shed
             && self.saturation_by(&config) >= 1.0
             && self.has_any_for(&config, &query, resolved)
@@ -519,7 +519,7 @@ impl Director {
         })
     }
 
-    /// The endpoints that the request may go to, as the proxy says or a test.
+    /// The endpoints that the request may be sent to, as requested by the proxy or by a test header.
     fn honoured_subset(&self, head: &RequestHead, subset: Option<Subset>) -> Option<Subset> {
         let tested = head.field(&[TEST_SELECTION]);
         match tested.filter(|_| self.options.conformance_headers) {

@@ -29,7 +29,7 @@ pub(crate) struct Gather<T> {
     written: usize,
     /// The flush under way has let others go first.
     yielded: bool,
-    /// Since when, until it is called again.
+    /// Since when writes are held back; none after the connection is called again.
     held_since: Option<Instant>,
 }
 
@@ -42,12 +42,12 @@ const LARGE: usize = 8 * 1024;
 /// As many slices as one frame and what is before it have.
 const SLICES: usize = 8;
 
-/// As long as some ten small requests take: for fewer of them a write of its own is not worth it.
+/// Longest hold: about the time of ten small requests. Fewer of them are not worth a separate write.
 const MAX_HOLD: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// Since when connections of this thread hold writes back until others had their turn, one of each; the first for the
-    /// longest.
+    /// The start times of the connections of this thread that hold writes back until the others have run, one for each;
+    /// the earliest comes first.
     static HELD_SINCE: RefCell<Vec<Instant>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -99,12 +99,13 @@ impl<T> Gather<T> {
         HELD_SINCE.with_borrow_mut(|all| all.push(now));
     }
 
-    /// Others need not let this connection write first any more; those that hold writes back go on doing so.
+    /// Other connections no longer need to let this one write first; connections that hold writes back continue to do
+    /// so.
     fn release(&mut self) {
         let Some(since) = self.held_since.take() else {
             return;
         };
-        // An error: the thread ends.
+        // This is an error only while the thread ends.
         let _ = HELD_SINCE.try_with(|all| {
             let mut all = all.borrow_mut();
             if let Some(at) = all.iter().position(|one| *one == since) {

@@ -5,7 +5,7 @@ use scheduling::NoPick;
 
 use crate::llm::{LlmError, TraceId, error_body};
 
-/// Bytes of a client's text that are said back to it.
+/// Longest part of a client's text that is repeated in an error, in bytes.
 const MAX_CODING: usize = 64;
 
 /// A request-level failure. It becomes an immediate HTTP response, never a gRPC error.
@@ -31,7 +31,7 @@ pub(crate) enum Reject {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The body is compressed, as this header says.
+    /// The body is compressed, as its `content-encoding` header states.
     #[error(
         "the request body is encoded: content-encoding {0:?} is not read here; send the body as it is, without this header"
     )]
@@ -65,7 +65,7 @@ pub(crate) enum Reject {
     /// No request may go on without the external stage, which failed.
     #[error("{}", stage_failed(.0))]
     External(StageFailure),
-    /// A fault of this EPP: it panicked.
+    /// The EPP itself failed: it panicked.
     #[error("the endpoint picker failed: its log says where; retry")]
     Internal,
     /// This EPP ends before it could decide.
@@ -98,7 +98,7 @@ fn stage_failed(failure: &StageFailure) -> &str {
 // === impl Reject ===
 
 impl Reject {
-    /// A body in this coding, of which a short text is kept.
+    /// Rejects a body in this coding, of which the first bytes are kept for the message.
     pub(crate) fn encoded(coding: &str) -> Self {
         let end = coding.floor_char_boundary(MAX_CODING);
         Self::Encoded(coding.get(..end).unwrap_or_default().to_owned())

@@ -28,7 +28,7 @@ impl Budget {
         }
     }
 
-    /// Takes one value and the bytes of its text.
+    /// Charges one value and the bytes of its text.
     pub(crate) fn spend_value<E: Error>(&self, bytes: usize) -> Result<(), E> {
         let left = self.values.get().checked_sub(1).ok_or_else(|| {
             let most = self.limits.values;
@@ -40,7 +40,7 @@ impl Budget {
         self.spend_bytes(bytes)
     }
 
-    /// Takes the bytes of a key.
+    /// Charges the bytes of a key.
     pub(crate) fn spend_bytes<E: Error>(&self, bytes: usize) -> Result<(), E> {
         let left = self.bytes.get().checked_sub(bytes).ok_or_else(|| {
             let most = self.limits.expanded;
@@ -53,7 +53,7 @@ impl Budget {
     }
 }
 
-/// The error of a key that a map has already.
+/// The error for a key that the map already has.
 pub(crate) fn twice<E: Error>(key: &str) -> E {
     let key = clipped(key.to_owned(), MAX_KEY);
     E::custom(format!("the key {key:?} is there twice"))

@@ -1,11 +1,11 @@
 //! The beginning of a text, for logs and conditions.
 
-/// Longest text of somebody else that becomes part of a log line or of a condition, in bytes. Errors of the API server, of
-/// Envoy and of the YAML library are shorter unless they quote what a tenant wrote.
+/// Longest text from another party that becomes part of a log line or of a condition, in bytes. Errors of the API
+/// server, of Envoy and of the YAML library are shorter unless they quote what a tenant wrote.
 pub const MAX_MESSAGE: usize = 1024;
 
-/// The beginning of a text that somebody else had a part in and that may have megabytes: of a longer one at most `max` bytes,
-/// and no fewer than `max - 3`. No character is cut.
+/// The beginning of a text that another party can make megabytes long: at most `max` bytes of a longer text, and no
+/// fewer than `max - 3`. No character is cut.
 #[must_use]
 pub fn clipped(mut text: String, max: usize) -> String {
     if text.len() > max {

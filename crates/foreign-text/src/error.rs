@@ -1,4 +1,4 @@
-//! Why a document is refused.
+//! The error for a document that is rejected.
 
 use crate::clip::{MAX_MESSAGE, clipped};
 
@@ -28,7 +28,7 @@ impl YamlError {
         Self { text, place: None }
     }
 
-    /// Where it is, for callers that must not quote the document.
+    /// The place of the error, for callers that must not quote the document.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         self.place

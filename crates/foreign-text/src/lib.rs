@@ -1,4 +1,4 @@
-//! Text that others wrote: files, objects of tenants such as a ConfigMap or a Secret, and what servers answer.
+//! Text that others wrote: files, objects of tenants such as a ConfigMap or a Secret, and answers of servers.
 //!
 //! ```text
 //!  text ─► length, UTF-8, brackets ─► budget: values and bytes, aliases expanded ─► T  (read)
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The YAML library bounds neither what an alias repeats nor how long its errors are: 112 kB took 700 MB, and one error was
-//! 3 MB. So no other crate reads YAML that somebody else wrote; a test compares their dependencies.
+//! 3 MB. So no other crate reads YAML of another party; a test compares their dependencies.
 //!
-//! The crate knows nothing of what the texts mean.
+//! The crate does not know what the texts mean.
 
 mod budget;
 mod clip;

@@ -1,4 +1,4 @@
-//! How large a document may be.
+//! Limits for the size of a document.
 
 use crate::error::YamlError;
 
@@ -32,7 +32,7 @@ impl Limits {
         }
     }
 
-    /// The text, if it may be given to the library.
+    /// Returns the text if it may be given to the library.
     pub(crate) fn check(self, text: &[u8]) -> Result<&str, YamlError> {
         if text.len() > self.text {
             return Err(YamlError::new(format!(

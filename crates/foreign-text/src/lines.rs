@@ -32,7 +32,7 @@ struct SeekKey<'a> {
 // === impl Lines ===
 
 impl<'a> Lines<'a> {
-    /// None: it is no document, or beyond the limits.
+    /// Returns none if the text is not a document, or is beyond the limits.
     #[must_use]
     pub fn of(text: &'a str, limits: Limits) -> Option<Self> {
         let tree = Node::parse(text, limits).ok()?;

@@ -1,4 +1,4 @@
-//! From a document to a type.
+//! Reads a document into a type.
 
 use serde::de::{DeserializeOwned, DeserializeSeed};
 

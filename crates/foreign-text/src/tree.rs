@@ -17,9 +17,9 @@ use crate::{
 /// A value of a document.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
-    /// Nothing.
+    /// A null.
     Null,
-    /// True or false.
+    /// A boolean.
     Bool(bool),
     /// A whole number.
     Integer(i64),
@@ -39,7 +39,7 @@ impl Node {
     /// Reads one document.
     ///
     /// # Errors
-    /// [`YamlError`]: it is beyond the limits, or no YAML.
+    /// [`YamlError`] when the text is beyond the limits, or is not YAML.
     pub fn parse(text: impl AsRef<[u8]>, limits: Limits) -> Result<Self, YamlError> {
         let text = limits.check(text.as_ref())?;
         let budget = Budget::new(limits);

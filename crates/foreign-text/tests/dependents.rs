@@ -1,4 +1,4 @@
-//! Who may use the YAML library itself.
+//! Lists the crates that may use the YAML library directly.
 #![cfg(test)]
 
 use std::{fs, path::Path};

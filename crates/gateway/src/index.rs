@@ -87,7 +87,7 @@ pub(crate) struct Index {
     /// known of them stays.
     odd: BTreeMap<Source, BTreeSet<Key>>,
     vanished: Vanished,
-    /// Networks of this cluster that nothing of another one may name, by the object that says so.
+    /// Networks of this cluster that entries of other clusters may not name, by the object that defines them.
     service_cidrs: BTreeMap<Key, Vec<Cidr>>,
     nodes: BTreeMap<Key, Vec<Cidr>>,
     /// Imports that are back with their CRD and have no entries yet, while those of before are in use.
@@ -111,8 +111,8 @@ pub(crate) const KINDS: [&str; 13] = [
     NODE,
 ];
 
-/// Kinds that a role of before does not let us list, or that an older cluster does not have: serving does not wait for
-/// them then, and what they would say is left to --deny-cidr.
+/// Kinds that an older role does not allow to list, or that an older cluster does not have: the gateway serves without
+/// them then, and `--deny-cidr` has to name their networks.
 const OWN_NETWORKS: [&str; 2] = [SERVICE_CIDR, NODE];
 const SERVICE_CIDR: &str = "ServiceCIDR";
 const NODE: &str = "Node";

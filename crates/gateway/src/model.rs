@@ -215,7 +215,7 @@ pub(crate) struct Usable {
     pub(crate) http2: bool,
     /// Where its EPP may send requests.
     pub(crate) cidrs: Vec<Cidr>,
-    /// Where it may not, although that is within `cidrs`.
+    /// Networks within `cidrs` to which requests are denied.
     pub(crate) denied: Vec<Cidr>,
     pub(crate) ports: Vec<u16>,
     /// Existing streams go on, nothing new is sent.

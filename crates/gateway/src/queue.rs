@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(queue.take(), Some(("a", 2)));
     }
 
-    /// The same is offered each second, as it is while anything else changes.
+    /// The same state is offered each second, as happens while other objects change.
     #[tokio::test(start_paused = true)]
     async fn what_fails_is_tried_ever_more_rarely() {
         let queue = Queue::new();

@@ -1,8 +1,8 @@
-//! Text of others: what may become part of a name, and how the rest stands in messages for users.
+//! Text that others wrote: what may become part of a name, and how the rest is shown in messages for users.
 
 use std::fmt::Write as _;
 
-/// How many characters of one value are shown. A name in Kubernetes that is longer is rare, and its beginning tells it apart.
+/// How many characters of one value are shown. Longer Kubernetes names are rare, and their beginning identifies them.
 const SHOWN: usize = 100;
 
 /// The text in double quotes. What a terminal would act on, or a reader would not see, is escaped as in JSON.

@@ -47,7 +47,7 @@ pub(crate) struct World {
     pub(crate) bad_selectors: BTreeMap<Key, String>,
     /// What Envoys refused, by Gateway.
     pub(crate) rejections: BTreeMap<Key, Vec<Rejection>>,
-    /// Of this cluster's Services, nodes and their pods, merged: nothing of another cluster is there.
+    /// Networks of this cluster's Services, nodes and their pods, merged. No endpoint of another cluster is in them.
     pub(crate) own_networks: Vec<Cidr>,
 }
 

@@ -68,13 +68,13 @@ pub(crate) struct MemberView {
     pub(crate) detail: Option<String>,
     #[serde(default)]
     pub(crate) denied: Option<String>,
-    /// Networks of its pods; none: the controller is of a release that says nothing of them.
+    /// Networks of its pods; none if the controller is of a release that does not report them.
     #[serde(default, rename = "podCIDRs")]
     pub(crate) pod_cidrs: Option<Vec<String>>,
-    /// Namespaces that it may export; none: nobody said it.
+    /// Namespaces that it may export; none if its object does not name any.
     #[serde(default)]
     pub(crate) export_namespaces: Option<String>,
-    /// What its object says and cannot be read.
+    /// Values of its object that cannot be read.
     #[serde(default)]
     pub(crate) complaints: Vec<String>,
 }

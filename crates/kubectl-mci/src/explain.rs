@@ -72,19 +72,20 @@ pub(crate) async fn explain(
     Ok(out.write_all(text.as_bytes())?)
 }
 
-/// What the controller says, and what gateways say, of which it knows nothing.
+/// The explanation of the controller, and the conditions of gateways, which the controller does not know.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Explained {
     #[serde(flatten)]
     explanation: Explanation,
     gateways: Vec<GatewayView>,
-    /// Why gateways of some cluster were not seen.
+    /// Why the gateways of a cluster could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_seen: Vec<String>,
 }
 
-/// What the gateways of each cluster say of its import, and why those of some cluster were not seen.
+/// The conditions that the gateways of each cluster report for its import, and why those of some cluster could not be
+/// read.
 async fn gateways(fleet: &Fleet, namespace: &str, name: &str) -> (Vec<GatewayView>, Vec<String>) {
     let mut found = Vec::new();
     let mut not_seen = Vec::new();

@@ -46,10 +46,10 @@ const NO_TOKEN: &str = "TOKEN";
 /// The CRD that imports are objects of.
 pub(crate) const IMPORT_CRD: &str = "inferencepoolimports.inference.networking.x-k8s.io";
 
-/// What the member's Secret says of its rights.
+/// The rights that the member's Secret records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Grant {
-    /// None: they are not known, and the Secret says none.
+    /// The networks of its pods; none if they are not known, and the Secret records none.
     pod_cidrs: Option<String>,
     export_namespaces: String,
 }
@@ -58,12 +58,12 @@ struct Grant {
 const PODS: u32 = 500;
 const PAGES: usize = 20;
 
-/// A grant, and where it is from.
+/// A grant, and its source.
 struct Decided {
     grant: Grant,
-    /// What a person should know of it.
+    /// Notes that are printed for the user.
     notes: Vec<String>,
-    /// The networks are neither given nor kept: they are what the cluster shows.
+    /// Whether the networks come from the cluster itself, and neither from flags nor from the Secret.
     is_guess: bool,
 }
 
@@ -176,7 +176,7 @@ pub(crate) async fn join(
     Ok(())
 }
 
-/// The member's Secret that is there. One of this name that is no member's is somebody else's.
+/// Returns the member's existing Secret. A Secret of this name that is not a member's belongs to another program.
 async fn refuse_foreign(
     home: &Cluster,
     namespace: &str,
@@ -342,7 +342,7 @@ fn documents(
 // === impl Grant ===
 
 impl Grant {
-    /// As the flags have it.
+    /// The grant that the flags state.
     fn given(pod_cidrs: &[Cidr], namespaces: Option<ExportNamespaces>) -> Decided {
         let texts: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
         let grant = Self {
@@ -356,9 +356,9 @@ impl Grant {
         }
     }
 
-    /// By the flags, else as the Secret that is there has it, else by what the member shows.
+    /// The grant from the flags, else from the existing Secret, else from what the member's objects show.
     /// # Errors
-    /// When the member's nodes and pods show different networks, and nobody says which are meant.
+    /// When the member's nodes and pods show different networks, and neither flag nor Secret selects one.
     async fn of(
         member: &Cluster,
         present: Option<&Secret>,
@@ -434,7 +434,7 @@ fn unknown(problem: &str) -> String {
     )
 }
 
-/// What a person should know of networks that the Secret says already.
+/// The note about networks that the Secret already has.
 fn note_of_kept(kept: &str, shown: Option<&Shown>) -> Option<String> {
     let networks = match parse_pod_cidrs(kept) {
         Ok(networks) => networks,
@@ -450,12 +450,12 @@ fn note_of_kept(kept: &str, shown: Option<&Shown>) -> Option<String> {
     ))
 }
 
-/// Whether a person agrees; an end of the input is no answer.
+/// Whether the user confirms; an end of the input is no confirmation.
 fn is_confirmed(input: &mut impl BufRead, out: &mut impl Write) -> io::Result<bool> {
     write!(out, "Go on with these networks? [y/N] ")?;
     out.flush()?;
     let mut answer = String::new();
-    // a person's answer: what is longer is none
+    // the answer of a user is short: longer input is no confirmation
     input.take(16).read_line(&mut answer)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

@@ -79,11 +79,11 @@ impl Paint {
 /// Characters of a cell. A name may have 253, and one tenant's must not make the rows of all others wider than a terminal;
 /// `-o json` has it whole.
 const MAX_CELL: usize = 48;
-/// Of these, the last ones: names of one tenant mostly begin alike.
+/// Number of characters kept at the end of a cut cell: names of one tenant mostly have the same beginning.
 const CELL_END: usize = 16;
 
-/// A table with columns as wide as they need, three spaces apart as kubectl has them; the last one is not padded, and is the
-/// only one of which long cells are not cut. Cells may hold what a cluster says.
+/// A table with columns as wide as they need, three spaces apart as in kubectl; the last one is not padded, and is the
+/// only one of which long cells are not cut. Cells may hold text from a cluster.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let columns = head.len();
     let shown = |(column, cell): (usize, &str)| {
@@ -117,7 +117,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A long text without its middle.
+/// Cuts a long text in its middle.
 fn cut(text: String) -> String {
     let length = text.chars().count();
     if length <= MAX_CELL {

@@ -14,7 +14,7 @@ use crate::{
     route, status,
 };
 
-/// As `process` ends with a command line that does not parse.
+/// The exit status for a command line that does not parse, as in `process`.
 const WRONG_FLAG: u8 = 64;
 
 /// Parses the command line and runs the command. 0: done, or nothing is wrong; 1: it failed, or something is wrong; 2: some

@@ -34,12 +34,12 @@ pub(crate) struct Facts {
     pub(crate) imports: Result<Vec<InferencePoolImport>, Unlisted>,
 }
 
-/// Why objects of a kind could not be listed. It says nothing of whether there are any.
+/// Why objects of a kind could not be listed. It does not show whether there are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unlisted {
     /// Whether the API server serves the kind in the version that is read.
     pub(crate) is_served: bool,
-    /// For a person, with the cluster.
+    /// The message for the user, with the name of the cluster.
     pub(crate) problem: String,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct ClusterRow {
     /// Why it could not be looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
-    /// Why objects of some kind could not be listed, where the others were.
+    /// Why objects of some kind could not be listed, where other kinds could.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unlisted: Vec<String>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Cell {
     pub(crate) cluster: String,
     /// Whether the cluster could be looked at.
     pub(crate) seen: bool,
-    /// What of it could not be listed.
+    /// The kinds of objects that could not be listed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unlisted: Vec<Kind>,
     /// Whether it has an InferencePool of this name.
@@ -96,7 +96,7 @@ pub(crate) struct Cell {
     pub(crate) holes: Vec<Hole>,
 }
 
-/// What is listed of a cluster.
+/// A kind of objects that is listed in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Kind {
     InferencePool,
@@ -129,7 +129,7 @@ pub(crate) struct Hole {
     /// The exporting cluster that is missing; absent: it is about the cluster's own export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
-    /// `NAMESPACE/NAME` of the Gateway that says it; absent: no Gateway does.
+    /// `NAMESPACE/NAME` of the Gateway that reports it; absent if no Gateway does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gateway: Option<String>,
     pub(crate) reason: String,
@@ -139,7 +139,7 @@ pub(crate) struct Hole {
 // === impl ClusterRow ===
 
 impl ClusterRow {
-    /// Why something of it was not seen.
+    /// Why parts of the cluster could not be read.
     pub(crate) fn problems(&self) -> impl Iterator<Item = &String> {
         self.problem.iter().chain(&self.unlisted)
     }

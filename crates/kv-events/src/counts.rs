@@ -11,7 +11,7 @@ pub enum EventKind {
     Removed,
     /// All blocks went.
     Cleared,
-    /// What it is could not be read.
+    /// The kind of the event could not be read.
     Unknown,
 }
 
@@ -28,9 +28,9 @@ pub enum EventResult {
     BlockSize,
     /// It has more or fewer ids than its blocks.
     Length,
-    /// It is of a store that all workers share.
+    /// The event belongs to a store that all workers share.
     Shared,
-    /// It could not be read.
+    /// The event could not be read.
     Unreadable,
 }
 

@@ -43,11 +43,11 @@ struct Follower<O> {
     clock: Clock,
     stream: EventStream<Payload>,
     state: StreamState,
-    /// Why it is so, as far as the stream knows.
+    /// Why the state is partial, as far as the stream knows.
     partial: Option<PartialCause>,
     /// Why the last replay failed.
     replay_error: Option<String>,
-    /// The size of blocks that are of another one.
+    /// The number of ids in a block, where the engine's blocks have another size.
     other_size: u64,
     effects: VecDeque<Effect<Payload>>,
     link: Link,
@@ -232,7 +232,7 @@ impl<O: Observer> Follower<O> {
         }
     }
 
-    /// Why the state is not as it should be.
+    /// Why the state is not the expected one.
     fn reason(&self) -> Option<String> {
         match (self.state, self.partial) {
             (StreamState::BlockSizeMismatch, _) => {
@@ -270,7 +270,7 @@ impl<O: Observer> Follower<O> {
             Err(error) => {
                 tracing::debug!(events = %self.engine.events, number = payload.number, %error, "a message is no events");
                 self.observer.malformed(error.reason());
-                // it may have had removals
+                // the messages that were missed may have removed blocks
                 self.blocks.clear(&self.workers.index);
                 self.observer.forgotten();
                 return self.decide(Input::Unreadable);

@@ -9,13 +9,13 @@ use crate::counts::Counts;
 
 /// Sees what happens to one stream. Called by its task, so none of it may wait.
 pub trait Observer: Send + Sync + 'static {
-    /// It is in this state from now on; `reason` says why, where it is not as it should be.
+    /// Reports the state from now on; `reason` is why it is not the expected one.
     fn state(&self, state: StreamState, reason: Option<&str>);
     /// There is no connection for its events, or none any more.
     fn disconnected(&self, error: &Error);
     /// A message was applied, by the subscription or by a replay.
     fn received(&self, received: &Received);
-    /// A message was skipped whole, for this reason.
+    /// Reports that a message was skipped whole, for this reason.
     fn malformed(&self, reason: &'static str);
     /// So many messages are missing between two of one connection.
     fn gap(&self, missing: u64);

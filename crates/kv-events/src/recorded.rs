@@ -1,4 +1,4 @@
-//! What engines themselves sent; `tests/fixtures/README.md` says how it was recorded.
+//! Tests with messages recorded from engines; `tests/fixtures/README.md` describes how they were recorded.
 
 use bytes::Bytes;
 use kv_router::{Batch, Limits, Overlap, Seed, Workers, chain};
@@ -71,7 +71,7 @@ const CASES: [(&str, [u32; 5]); 14] = [
 
 const BLOCK: usize = 4;
 
-/// What a message is, its case, and itself.
+/// The kind of each message, its case, and the message.
 fn messages(recorded: &str) -> impl Iterator<Item = (&str, &str, Message)> {
     recorded.lines().map(|line| {
         let mut parts = line.split('\t');
@@ -92,7 +92,7 @@ fn frame(hex: &str) -> Bytes {
     digits.chunks(2).map(byte).collect()
 }
 
-/// What a router knows of the prompt after this batch alone.
+/// The cached blocks of the prompt that a router knows after this batch alone.
 fn known_after(batch: &[u8]) -> [u32; 5] {
     let limits = Limits {
         block_size: BLOCK,

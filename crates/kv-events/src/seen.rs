@@ -1,19 +1,19 @@
-//! What the events of a message tell of their stream.
+//! What the events of a message show about their stream.
 
 use kv_router::{Applied, Event, Refused, Tier};
 
-/// What the events of a message tell of their stream.
+/// What the events of a message show about their stream.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Some blocks are of our size.
+    /// Whether some blocks have the expected size.
     pub(crate) is_our_size: bool,
-    /// Blocks in the accelerator's memory are of this one.
+    /// The size of blocks in the accelerator's memory that have another size.
     pub(crate) other_size: Option<u64>,
-    /// The parent of some blocks is not known.
+    /// Whether the parent of some blocks is not known.
     pub(crate) is_orphan: bool,
-    /// Why an event was left out that may have changed something.
+    /// Why an event was left out that may have changed the cache.
     pub(crate) unreadable: Option<Refused>,
-    /// All blocks were forgotten for it.
+    /// Whether all blocks were forgotten because of it.
     pub(crate) is_forgotten: bool,
 }
 
@@ -63,7 +63,8 @@ mod tests {
         })
     }
 
-    /// Whether it is of our size, the other size, and whether something is missing and whether all was forgotten for it.
+    /// Whether blocks have the expected size, their other size, whether a block is missing, and whether all were
+    /// forgotten.
     fn seen_of(
         event: &Event<'_>,
         applied: Result<Applied, Refused>,

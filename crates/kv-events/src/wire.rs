@@ -19,7 +19,7 @@ pub(crate) const END: u64 = u64::MAX;
 // === impl Payload ===
 
 impl Payload {
-    /// None if the last frame but one is no number of 8 bytes.
+    /// The sequence number of a message; none if the last frame but one is not a number of 8 bytes.
     pub(crate) fn of(message: &Message) -> Option<Self> {
         let [.., number, batch] = message.frames() else {
             return None;

@@ -47,16 +47,16 @@ pub enum Event<'a> {
     Removed(Removed),
     /// All blocks went.
     Cleared,
-    /// Blocks came to or went from a store that all workers share: they are not in this worker's cache.
+    /// Blocks were added to or removed from a store that all workers share: they are not in this worker's cache.
     Shared {
-        /// They came.
+        /// Whether the blocks were stored; otherwise they were removed.
         is_stored: bool,
     },
-    /// It could not be read.
+    /// The event could not be read.
     Unreadable {
-        /// Why.
+        /// Why it could not be read.
         error: MalformedEvents,
-        /// Its tag says that blocks were stored. Any other event may have removed some.
+        /// Whether its tag is that of stored blocks. Any other event may have removed some.
         is_stored: bool,
     },
 }
@@ -70,22 +70,22 @@ pub struct Stored<'a> {
     pub parent: Option<u64>,
     /// The ids of all blocks; none where the event only names blocks, as vLLM's offloading does.
     pub ids: Vec<u32>,
-    /// The place of the first id that is no id of a vocabulary, such as the digest of an image. Only ids before it say what
-    /// their block is.
+    /// The place of the first id that is not an id of a vocabulary, such as the digest of an image. Only the ids before
+    /// it identify their block.
     pub opaque_from: Option<usize>,
-    /// Ids of a block; 0 where the event does not say.
+    /// Number of ids in a block; 0 where the event does not state it.
     pub block_size: u64,
     /// Where they are.
     pub tier: Tier,
     /// The LoRA adapter.
     pub lora_name: Option<&'a str>,
-    /// There is an adapter that has no name here, but a number: it is not known which one it is.
+    /// Whether the event names the adapter by a number instead of a name: it is not known which adapter it is.
     pub is_unnamed_adapter: bool,
     /// The cache salt, where it is a field of its own.
     pub cache_salt: Option<&'a str>,
     /// What beside ids and adapter makes blocks different.
     pub extra_keys: ExtraKeys<'a>,
-    /// Images and the like of each block.
+    /// The keys of images and other media in each block.
     pub media_keys: ExtraKeys<'a>,
     /// The cache group, in engines with several.
     pub group: Option<u64>,
@@ -185,7 +185,7 @@ impl<'a> Batch<'a> {
                     let events = reader.array()?;
                     has_events = true;
                     for _ in 0..events {
-                        // maps may name them again
+                        // maps may repeat a key
                         if batch.events.len() >= MAX_EVENTS {
                             return Err(MalformedEvents::Events(MAX_EVENTS));
                         }
@@ -213,9 +213,9 @@ impl<'a> Batch<'a> {
 // === impl Event ===
 
 impl<'a> Event<'a> {
-    /// The next one; none if its kind is not known.
+    /// Reads the next event; none if its kind is not known.
     /// # Errors
-    /// When nobody can tell where it ends.
+    /// When the end of the event cannot be found.
     fn read(reader: &mut Reader<'a>) -> Result<Option<Self>, MalformedEvents> {
         let start = *reader;
         let (error, is_stored) = match Self::tag(start) {
@@ -301,7 +301,7 @@ impl<'a> Fields<'a> {
             }
             "lora_id" => self.has_lora_id = !reader.nil_or_skip()?,
             "lora_name" => match reader.optional(Reader::text_or_skip)? {
-                // a name that is no text, which no request can have
+                // the name is not a text, so no request can have it
                 Some(None) => self.has_lora_id = true,
                 Some(name) => it.lora_name = name.filter(|name| !name.is_empty()),
                 None => {}

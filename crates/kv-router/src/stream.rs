@@ -25,7 +25,7 @@ pub struct EventStream<M> {
     can_replay: bool,
     /// Of the message that was applied last.
     last: Option<u64>,
-    /// Why blocks may be unknown that were stored before what is known.
+    /// Why blocks may be missing that were stored before the known ones.
     partial: Option<PartialCause>,
     block_size: BlockSize,
     link: Link,
@@ -51,11 +51,11 @@ pub enum Input<M> {
     ReplayFailed(u64),
     /// What was applied last has an unknown parent.
     Orphan,
-    /// What was applied last could not be read, or not all of it.
+    /// The last message could not be read, or only in part.
     Unreadable,
-    /// What was applied last has blocks of our size.
+    /// The last message has blocks of the expected size.
     OurBlockSize,
-    /// What was applied last has blocks of another size in the accelerator's memory, and none of ours.
+    /// The last message has blocks of another size in the accelerator's memory, and none of the expected size.
     OtherBlockSize,
     /// Time passed: [`EventStream::next_at`] came.
     Tick,
@@ -185,7 +185,7 @@ impl<M> EventStream<M> {
         }
     }
 
-    /// Why what is known is partial, if it is.
+    /// Why the known blocks are incomplete, if they are.
     pub fn partial(&self) -> Option<PartialCause> {
         self.partial
     }

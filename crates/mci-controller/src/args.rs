@@ -318,7 +318,7 @@ impl TryFrom<Args> for Settings {
     }
 }
 
-/// The controller's own namespace, until the home cluster says another.
+/// The controller's own namespace, until the home cluster reports another one.
 fn own_namespace(flag: Option<&str>) -> String {
     flag.unwrap_or("isthmus-system").to_owned()
 }

@@ -37,7 +37,7 @@ pub(crate) mod reason {
     pub(crate) const NOT_SUPPORTED: EventReason = "NotSupported";
     /// The inventory does not allow the member to export the pool's namespace.
     pub(crate) const NOT_ALLOWED: EventReason = "NotAllowed";
-    /// At home: what a member's object says of it cannot be read.
+    /// The object at home that describes the member has a value that cannot be read.
     pub(crate) const INVALID_ANNOTATION: EventReason = "InvalidAnnotation";
     pub(crate) const INVALID_EXPORT_ANNOTATION: EventReason = "InvalidExportAnnotation";
     pub(crate) const NAMESPACE_MISSING: EventReason = "NamespaceMissing";

@@ -69,13 +69,14 @@ pub(crate) struct MemberView {
     /// What is wrong with that object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
-    /// Networks of its pods, as that object says; none: gateways refuse its picks, unless a flag tells them.
+    /// Networks of its pods from that object; none means that gateways reject its picks unless a flag names the
+    /// networks.
     #[serde(rename = "podCIDRs")]
     pub(crate) pod_cidrs: Vec<String>,
-    /// Namespaces that it may export, as that object says; absent: all but those of the system.
+    /// Namespaces that it may export, from that object; absent means all but those of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) export_namespaces: Option<String>,
-    /// What that object says and cannot be read: what it said before stays.
+    /// Values of that object that cannot be read: the earlier values stay in force.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) complaints: Vec<String>,
     /// A hint from that object.

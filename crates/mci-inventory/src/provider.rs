@@ -138,7 +138,7 @@ const KNOWN: [(&str, &[&str]); 3] = [
 const ARGS_EXTENSION: &str = "clusterprofiles.multicluster.x-k8s.io/exec/additional-args";
 const ENVS_EXTENSION: &str = "clusterprofiles.multicluster.x-k8s.io/exec/additional-envs";
 
-/// Of such a text: arguments of a program fit well into it.
+/// The limits of such an extension: the arguments of a program are far shorter.
 const EXTENSION_LIMITS: Limits = Limits::of_text(64 << 10);
 
 // === impl ProviderFile ===

@@ -31,7 +31,7 @@ pub const MAX_ENTRY_LABELS: usize = 8;
 // === impl Reading ===
 
 impl Reading {
-    /// Of something without metadata, with what it says of its member's rights.
+    /// The origin of a member without an object with metadata, with the rights that `statements` grant it.
     pub(crate) fn plain(
         &self,
         kind: SourceKind,
@@ -43,7 +43,7 @@ impl Reading {
         Arc::new(origin)
     }
 
-    /// Of an object at home that cannot be read: what it says of its member's rights is not known.
+    /// The origin of a member whose object at home cannot be read: the rights that it grants are not known.
     pub(crate) fn unreadable(&self, kind: SourceKind, namespace: &str, name: &str) -> Arc<Origin> {
         Arc::new(Origin {
             pod_cidrs: Stated::Unreadable,
@@ -65,8 +65,9 @@ impl Reading {
         }
     }
 
-    /// Of an object with metadata. What that does not say of the member's rights, `property` may; where a fleet manager
-    /// copies properties from the member itself, the annotations are what the member cannot change.
+    /// The origin of a member from an object with metadata. Rights that its annotations do not state are read by
+    /// `property`; where a fleet manager copies properties from the member itself, the member cannot change the
+    /// annotations.
     pub(crate) fn origin<'a>(
         &self,
         kind: SourceKind,

@@ -30,7 +30,7 @@ use mci_model::index::origin::SourceKind;
 const SCAN_PERIOD: Duration = Duration::from_secs(2);
 /// A scan that takes longer is logged; it goes on, for nothing can end it.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest statement about a member, in bytes: 256 names of namespaces.
+/// Longest file with rights of a member, in bytes: 256 names of namespaces.
 const MAX_STATEMENT: u64 = 16 * 1024;
 
 /// Sends the directory's files whenever they change, until nobody receives them. Of a directory that cannot be read nothing
@@ -173,8 +173,8 @@ fn read_directory(
     Ok((files, found))
 }
 
-/// What the files beside a member's kubeconfig say of it. One that is missing says nothing: whoever replaces one renames
-/// the new one over it.
+/// Reads the files with a member's rights, beside its kubeconfig. A missing file states nothing: a program that
+/// replaces a file renames the new one over it.
 fn read_statements(directory: &Path, member: &str) -> Statements {
     let [pod_cidrs, export_namespaces] =
         statement_files(member).map(|file| read_statement(directory, &file));
@@ -208,7 +208,7 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Of all that a member's listing is made of.
+/// A hash of everything that a member's listing is made of.
 fn hash_of(kubeconfig: &[u8], statements: &Statements) -> u64 {
     let mut hash = Xxh3Default::new();
     kubeconfig.hash(&mut hash);

@@ -10,7 +10,7 @@ use mci_model::{index::origin::SourceKind, name::ClusterName};
 pub struct Sources {
     /// Home is a member under this name.
     pub self_name: Option<ClusterName>,
-    /// What it is granted as a member.
+    /// The rights of the home cluster as a member.
     pub self_statements: Statements,
     /// Directory of kubeconfig files, one per member; none: no files.
     pub kubeconfig_dir: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! What inventory objects say of the rights of their members: the networks of its pods, the namespaces that it may export.
-//! Pure.
+//! The rights that inventory objects grant their members: the networks of their pods, and the namespaces that they may
+//! export. Pure.
 
 use crd::{
     annotations::{EXPORT_NAMESPACES, POD_CIDRS},
@@ -8,23 +8,23 @@ use crd::{
 
 use mci_model::index::{grant::Stated, origin::Origin};
 
-/// The texts of one object; none: it says nothing of that.
+/// The texts of one object; none if it does not have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Statements {
-    /// See [`POD_CIDRS`].
+    /// The value of [`POD_CIDRS`].
     pub pod_cidrs: Option<Text>,
-    /// See [`EXPORT_NAMESPACES`].
+    /// The value of [`EXPORT_NAMESPACES`].
     pub export_namespaces: Option<Text>,
 }
 
-/// A text, or why there is one that cannot be read.
+/// A text, or the reason why it cannot be read.
 pub type Text = Result<String, String>;
 
 /// Ends of the names of files beside a member's kubeconfig, each of which holds one statement.
 const FILES: [&str; 2] = ["pod-cidrs", "export-namespaces"];
 
-/// The files beside a member's kubeconfig: of its pods' networks, and of the namespaces that it may export. Programs of before
-/// read no file whose name begins with a dot, and every other one as a kubeconfig.
+/// The files beside a member's kubeconfig: one for its pods' networks, and one for the namespaces that it may export.
+/// Older releases skip files whose names begin with a dot, and read every other file as a kubeconfig.
 pub fn statement_files(member: &str) -> [String; 2] {
     FILES.map(|end| format!(".{member}.{end}"))
 }
@@ -39,7 +39,7 @@ pub fn is_no_kubeconfig(file: &str) -> bool {
 // === impl Statements ===
 
 impl Statements {
-    /// Those that `find` has, by their names as annotations.
+    /// The texts that `find` returns for the names of the annotations.
     pub(crate) fn of<'a>(find: impl Fn(&str) -> Option<&'a str>) -> Self {
         let text = |name: &str| find(name).map(|text| Ok(text.to_owned()));
         Self {
@@ -48,7 +48,7 @@ impl Statements {
         }
     }
 
-    /// Puts into `origin` what the texts mean, and complains there about those that mean nothing.
+    /// Sets in `origin` what the texts mean, and adds an error there for each that cannot be read.
     pub(crate) fn read_into(&self, origin: &mut Origin) {
         let Self {
             pod_cidrs,

@@ -108,7 +108,7 @@ impl World {
         self
     }
 
-    /// The controller's own namespace; else no namespace is.
+    /// Sets the controller's own namespace. Without it no namespace is the controller's.
     #[must_use]
     pub fn with_own_namespace(mut self, namespace: &str) -> Self {
         self.own_namespace = Arc::from(namespace);

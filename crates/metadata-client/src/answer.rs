@@ -62,7 +62,8 @@ struct Disagreed {
 // === impl RefusedCall ===
 
 impl RefusedCall {
-    /// Whether the service has no such call. A 404 with a reason of its own says that something else is unknown.
+    /// Whether the service does not support the call. A 404 with a reason in its body means that something else is
+    /// unknown.
     pub(crate) fn is_unknown_call(&self) -> bool {
         let ErrorBody { code, reason, .. } = &self.error;
         let is_of_path = *code == 0 || matches!(reason.as_str(), "not-found" | "method");

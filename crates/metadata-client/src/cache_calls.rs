@@ -8,24 +8,24 @@ use std::{
 use moment::Moment;
 use tracing::{info, warn};
 
-/// A service without the calls is asked again after so long: by then another version may run.
+/// How long to wait before a service without the calls is called again: by then another version may run.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_mins(1);
 
-/// What earlier answers say of the calls.
+/// Whether the service supports the calls for caches, as earlier answers show.
 #[derive(Debug, Default)]
 pub(crate) struct CacheCalls {
-    /// When the service is asked again, in nanoseconds; 0: it is not known to lack the calls.
+    /// When the service is called again, in nanoseconds; 0 if it is not known to lack the calls.
     ask_again: AtomicU64,
 }
 
-/// Whether a request asks the service for caches.
+/// Whether a request queries the service for caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// As always.
+    /// The request queries the service: the calls are not known to be missing.
     Yes,
-    /// The calls were missing; this request finds out whether they still are.
+    /// The calls were missing; this request checks whether they still are.
     Again,
-    /// The calls are missing.
+    /// The request does not query the service: the calls are missing.
     No,
 }
 
@@ -37,7 +37,7 @@ impl CacheCalls {
         self.ask_again.load(Relaxed) != 0
     }
 
-    /// Whether to ask. While the calls are missing, one request in [`ASK_AGAIN`] does.
+    /// Whether to query the service. While the calls are missing, one request in [`ASK_AGAIN`] does.
     pub(crate) fn ask(&self, now: Moment) -> Ask {
         let at = self.ask_again.load(Relaxed);
         if at == 0 {
@@ -55,7 +55,7 @@ impl CacheCalls {
         }
     }
 
-    /// The service answered that it has no such call.
+    /// Records that the service does not support a call.
     pub(crate) fn note_missing(&self, now: Moment) {
         let before = self.ask_again.swap(nanos(now + ASK_AGAIN), Relaxed);
         if before == 0 {
@@ -67,7 +67,7 @@ impl CacheCalls {
         }
     }
 
-    /// The service answered a query that was made [`Ask::Again`].
+    /// Records an answer to a query that was made with [`Ask::Again`].
     pub(crate) fn note_found(&self) {
         if self.ask_again.swap(0, Relaxed) != 0 {
             info!("the Metadata-Center has calls for prompt caches now: caches are shared");
@@ -75,7 +75,7 @@ impl CacheCalls {
     }
 }
 
-/// Never 0, which says that the calls are not missing.
+/// The time in nanoseconds, at least 1, since 0 means that the calls are not missing.
 fn nanos(moment: Moment) -> u64 {
     let nanos = u64::try_from(moment.since_start().as_nanos());
     nanos.unwrap_or(u64::MAX).max(1)

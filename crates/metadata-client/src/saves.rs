@@ -102,7 +102,7 @@ pub(crate) async fn run<T: Transport>(shared: Arc<Shared<T>>, stop: Cancellation
     let mut under_way: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
     loop {
         match shared.saves.next(under_way.len()) {
-            // Those that waited when the service answered that it has no such calls.
+            // These saves waited when the service answered that it does not support the calls.
             Some(Next::Save(_)) if shared.cache_calls.are_missing() => continue,
             Some(Next::Save(save)) => {
                 under_way.push(Box::pin(send(&shared, Named::save(&save), true)));

@@ -33,14 +33,14 @@ pub struct Asked<'a> {
 pub struct View {
     /// What they have to do: as the service reports, with our own requests as they are now. Zeros if it was not asked for.
     pub load: Result<Vec<Sum>, Unavailable>,
-    /// How many chunks of the prompt they have seen. Zeros if it was not asked for; none: the service has no calls for caches, which
-    /// is no failure.
+    /// How many chunks of the prompt they have seen. Zeros if that was not requested; none if the service does not
+    /// support the calls for caches, which is no failure.
     pub matched: Result<Option<Vec<u32>>, Unavailable>,
     /// Our own requests as they are now.
     pub own: Vec<Sum>,
     /// How long load was waited for; none if it was not asked for.
     pub load_took: Option<Duration>,
-    /// Likewise the caches; none also while the service is known to have no calls for them.
+    /// How long the query for caches took; none also while the service is known not to support it.
     pub matched_took: Option<Duration>,
 }
 
@@ -180,7 +180,7 @@ impl<T: Transport> Client<T> {
                 self.shared.cache_calls.note_missing(now);
                 return Ok(None);
             }
-            // It does not show that the calls exist.
+            // The failure does not show that the service supports the calls.
             Err(_) if ask == Ask::Again => return Ok(None),
             Err(error) => return Err(error),
         };

@@ -69,7 +69,7 @@ impl KvEvents {
         })
     }
 
-    /// A batch of a replay, or its end, as the dealer gets it.
+    /// A batch of a replay, or its end, in the form that the dealer receives.
     fn replayed(&self, number: u64, batch: Bytes) -> Message {
         let is_end = batch.is_empty();
         let number = Bytes::copy_from_slice(&number.to_be_bytes());

@@ -39,10 +39,10 @@ struct ToldToReset;
 /// How long connections may last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Until an HTTP/1.1 connection is closed on which no request came, counted from the end of the response before; so long
-    /// may the headers of a request take, too. None: for ever.
+    /// How long an HTTP/1.1 connection may be idle after a response before it is closed. The headers of a request may
+    /// take as long. None means no limit.
     pub keep_alive: Option<Duration>,
-    /// How long open connections have to finish their requests in a drain.
+    /// How long open connections may take to finish their requests in a drain.
     pub drain: Duration,
 }
 

@@ -82,9 +82,9 @@ pub(crate) struct App {
     draining: CancellationToken,
     /// Answers made.
     answers: AtomicU64,
-    /// All ranks of the server, in order, where its ports take requests for all of them.
+    /// All ranks of the server in order, where its ports accept requests for all of them.
     ranks: OnceLock<Vec<Weak<App>>>,
-    /// Requests that named no rank.
+    /// Number of requests that named no rank.
     unranked: AtomicU64,
 }
 
@@ -180,13 +180,13 @@ impl Server {
         &self.app
     }
 
-    /// Whether it is a rank of the same server, which has shared ports.
+    /// Whether the other app is a rank of the same server, which has shared ports.
     pub(crate) fn is_rank_beside(&self, other: &Self) -> bool {
         let (one, other) = (&self.app.settings, &other.app.settings);
         one.has_shared_ports && one.address.ip() == other.address.ip()
     }
 
-    /// Its port takes requests for these ranks, itself among them; for none: for itself.
+    /// Makes its port accept requests for these ranks, which include its own; an empty list means its own rank alone.
     pub(crate) fn share_port(&self, ranks: Vec<Weak<App>>) {
         // once for each server
         let _shared_before = self.app.ranks.set(ranks);

@@ -32,7 +32,7 @@ pub(crate) const MODELS: &str = "models";
 /// Of a models file: a thousand models of some hundred bytes each.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Characters of a name that no model has, in the message that says so.
+/// Longest part of an unknown model's name in the message about it, in characters.
 const MAX_SHOWN: usize = 256;
 
 /// The models that requests find. Cheap to clone.

@@ -11,37 +11,37 @@ pub struct EventPorts {
     pub events: u16,
     /// Where the last of them are published again.
     pub replay: Option<u16>,
-    /// The rank that the first one of a pod is.
+    /// The rank that the first rank of a pod has.
     pub first_rank: FirstRank,
-    /// Ranks of a pod.
+    /// Number of ranks of a pod.
     pub ranks: u8,
 }
 
-/// Which data parallel rank, counted over all nodes of an engine, the first one of a pod is.
+/// The number of a pod's first data parallel rank, counted over all nodes of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstRank {
-    /// The same in each pod.
+    /// The same number in each pod.
     Fixed(u16),
-    /// What this label of the pod says.
+    /// The value of this label of the pod.
     Label(Arc<str>),
-    /// As many as all pods before it have, of which this label of the pod has the number.
+    /// The number of ranks in all earlier pods, where this label of the pod has the number of the pod.
     Index(Arc<str>),
 }
 
-/// Why nobody knows where a worker publishes.
+/// Why the ports of a worker's events are not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoPorts {
-    /// Its pod does not have the label.
+    /// The worker's pod does not have the label.
     #[error(
         "its pod has no label {0}, which --kv-event-first-rank names: its KV events are not followed; add it to the template of the pods"
     )]
     MissingLabel(Arc<str>),
-    /// The label has no number.
+    /// The value of the label is not a number.
     #[error(
         "the label {0} of its pod is not a number from 0 to 65535, as --kv-event-first-rank expects: its KV events are not followed"
     )]
     OddLabel(Arc<str>),
-    /// The port would be above the highest.
+    /// The number of the port would be above 65535.
     #[error(
         "its first rank is {0}, and the port of its KV events above 65535: they are not followed; lower --kv-event-port and --kv-event-replay-port"
     )]
@@ -51,10 +51,10 @@ pub(crate) enum NoPorts {
 // === impl EventPorts ===
 
 impl EventPorts {
-    /// Of one rank of the worker at this address, whose pod has these labels.
+    /// The ports of one rank of the worker at this address, whose pod has these labels.
     ///
     /// # Errors
-    /// [`NoPorts`] when the labels do not say it.
+    /// [`NoPorts`] when the labels do not determine them.
     pub(crate) fn of(
         &self,
         worker: SocketAddr,
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Of the second of two ranks in the third pod of a `StatefulSet`, whose label `first` is wrong.
+    /// The second of two ranks in the third pod of a `StatefulSet`, whose label `first` is wrong.
     #[rstest]
     #[case("0", Ok("10.0.0.1:5558 10.0.0.1:5658"))]
     #[case("6", Ok("10.0.0.1:5564 10.0.0.1:5664"))]

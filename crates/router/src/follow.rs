@@ -1,4 +1,4 @@
-//! One follower of KV events: what it sees goes to the worker's state, the loads, the metrics and the log.
+//! One follower of KV events, which updates the worker's state, the loads, the metrics and the log.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -36,20 +36,20 @@ struct SeenBy {
 #[derive(Debug, Default)]
 struct Logged {
     connecting_since: Option<Instant>,
-    /// The last that was logged, since it was last live.
+    /// The state that was logged last, since the stream was last live.
     state: Option<(StreamState, Option<String>)>,
 }
 
-/// What is to be logged of a state.
+/// What is logged about a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
-    /// It will not end without help.
+    /// The state will not end without an action of the user.
     Warning,
-    /// It ended.
+    /// The state ended.
     Recovered,
 }
 
-/// An engine that starts again is back by then.
+/// How long a connection may be missing before it is logged: an engine that restarts is back by then.
 const CONNECTING: Duration = Duration::from_secs(30);
 
 // === impl Follow ===
@@ -101,7 +101,7 @@ impl Logged {
         }
     }
 
-    /// It still has no connection.
+    /// Records that there is still no connection.
     fn disconnected(&mut self, now: Instant) -> Option<Entry> {
         let since = self.connecting_since?;
         if now.duration_since(since) < CONNECTING {
@@ -146,7 +146,7 @@ impl Observer for SeenBy {
         pool.workers
             .loads
             .set_live(self.rank.slot, state == StreamState::Live);
-        // why there is no connection is known before
+        // the reason for a missing connection was recorded before
         if state != StreamState::Connecting {
             events.set_reason(reason.map(str::to_owned));
         }

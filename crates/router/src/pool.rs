@@ -48,7 +48,7 @@ pub(crate) struct Worker {
     pub(crate) destination: Box<str>,
     /// The data parallel ranks behind it; one where it has none.
     pub(crate) ranks: Box<[Arc<Rank>]>,
-    /// Of its pod.
+    /// The labels of its pod.
     pub(crate) labels: Arc<Labels>,
     id: EndpointId,
 }
@@ -57,8 +57,8 @@ pub(crate) struct Worker {
 #[derive(Debug)]
 pub(crate) struct Rank {
     pub(crate) slot: Slot,
-    /// Of the ranks behind the address, as its engine's server counts them, from 0; the place of the target port where
-    /// that tells them apart.
+    /// The number of the rank behind the address, as its engine's server counts them, from 0; the place of the target
+    /// port where that distinguishes them.
     pub(crate) number: u8,
     pub(crate) events: EventsSeen,
 }

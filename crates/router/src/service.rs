@@ -175,7 +175,7 @@ impl Service {
         let table = pool.table();
         let address: Option<SocketAddr> = served.parse().ok();
         let served = address.and_then(|address| table.at(address));
-        // Which rank behind another address took it nobody says.
+        // The server does not report which rank behind another address served the request.
         let elsewhere = served
             .filter(|worker| worker.rank(booked).is_none())
             .and_then(|worker| worker.ranks.first())

@@ -71,15 +71,15 @@ pub struct Scraped {
     pub started: Option<f64>,
 }
 
-/// What a page says of LoRA adapters.
+/// The LoRA adapters that a page reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PageLora {
-    /// Nothing.
+    /// The page reports nothing about adapters.
     #[default]
     Absent,
-    /// The same as the page before.
+    /// The page reports the same adapters as the page before.
     Unchanged,
-    /// These.
+    /// The page reports these adapters.
     Now(Lora),
 }
 
@@ -179,7 +179,7 @@ struct Unseen {
 #[derive(Clone, Debug, Default)]
 struct Scrape {
     values: Values<Dated>,
-    /// With the time of the last page that told them.
+    /// The adapters, with the time of the last page that reported them.
     lora: Option<(Arc<Lora>, Moment)>,
     cache: Option<CacheLayout>,
     started: Option<f64>,
@@ -252,7 +252,7 @@ impl Load {
         };
         let lora = match lora {
             Some(lora) => Some((lora, start.0)),
-            // what a former process had loaded, the new one has not
+            // adapters of a former process are not loaded in the new one
             None => last.lora.clone().filter(|_| !other_process),
         };
         self.scrape.store(Arc::new(Scrape {

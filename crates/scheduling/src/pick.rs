@@ -50,7 +50,7 @@ pub enum NoPick {
     /// The proxy allows some, but none of the pool has the labels that the request asks for.
     #[error("no ready endpoint of the pool has the labels that the request asks for")]
     Unlabelled,
-    /// None of the members that the request may go to has the role that the profile asks for.
+    /// None of the members that may get the request has the role that the profile requires.
     #[error(
         "no ready endpoint that the request may go to has the role that the scheduling profile asks for"
     )]

@@ -66,12 +66,12 @@ impl Profile {
         })
     }
 
-    /// Whether pods with these labels have the roles that its filters ask for.
+    /// Whether pods with these labels have the roles that its filters require.
     pub(crate) fn admits_role(&self, labels: &Labels) -> bool {
         self.filters.iter().all(|filter| filter.admits_role(labels))
     }
 
-    /// Whether a filter asks for a role.
+    /// Whether a filter requires a role.
     pub fn has_roles(&self) -> bool {
         let mut filters = self.filters.iter();
         filters.any(|filter| matches!(filter, Filter::Role(_)))

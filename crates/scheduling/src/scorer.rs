@@ -79,8 +79,8 @@ const LORA_FREE: f64 = 0.8;
 /// Requests wait for it already.
 const LORA_WAITING: f64 = 0.6;
 
-/// Which of the models that unseen requests ask for take the place of an adapter: those that a page of any member shows as
-/// one. The others may be base models, which take none.
+/// The models of unseen requests that take the place of an adapter: those that a page of any member reports as an
+/// adapter. The others may be base models, which take no such place.
 struct Places<'a> {
     adapters: SmallVec<[&'a str; 8]>,
 }

@@ -44,7 +44,7 @@ pub struct Table {
 /// The LoRA adapters of one member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Adapters {
-    /// As scraped; absent: the engine tells none, or told them too long ago.
+    /// The adapters from the last scrape; absent if the engine reports none, or reported them too long ago.
     pub scraped: Option<Arc<Lora>>,
     /// Of our own requests that no scrape has seen.
     pub unseen: Vec<Arc<str>>,

@@ -52,7 +52,7 @@ impl ClusterAddresses {
         format!("10.{}.128.0/18", self.number)
     }
 
-    /// The range that pods draw from.
+    /// The range from which pods get their addresses.
     pub(crate) fn pod_cidr(self) -> String {
         format!("10.{}.0.0/17", self.number)
     }

@@ -109,7 +109,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<ApiCall>, TestbedError> {
     parse(&text).map_err(|problem| failed(std::io::Error::other(problem)))
 }
 
-/// The calls in the text of a log, or what is wrong with it.
+/// The calls in the text of a log; the error is what is wrong with the text.
 fn parse(text: &str) -> Result<Vec<ApiCall>, String> {
     let mut seen = BTreeSet::new();
     let mut calls = Vec::new();

@@ -48,8 +48,8 @@ impl PodFaults {
         }
     }
 
-    /// Undoes the second half of [`PodFaults::kill_and_hold`] and [`PodFaults::terminate_and_hold`]: from now on the node
-    /// restarts what has ended, as the restart policy says.
+    /// Undoes the second half of [`PodFaults::kill_and_hold`] and [`PodFaults::terminate_and_hold`]: from now on the
+    /// node restarts containers that have ended, by their restart policy.
     pub fn let_restart(&self) {
         self.cell.hold(false);
     }

@@ -34,7 +34,7 @@ pub const POOL: &str = "llama";
 pub const MODEL_SERVERS: &str = "llama-worker";
 /// Secret of the kubeconfigs that the controller reads its members from.
 pub const MEMBERS_SECRET: &str = "isthmus-members";
-/// Networks of the members' pods, whichever cluster of a testbed they are: what the controller is told of each.
+/// The networks of every member's pods, in any cluster of a testbed, as they are configured in the controller.
 pub const POD_CIDRS: &str = "10.0.0.0/8";
 /// ServiceAccount of the controller, in each member.
 pub const CONTROLLER: &str = "isthmus-mci-controller";

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 /// One request, answer included: a gateway that hangs is a failure, not a wait.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
-/// To connect: routes inside one machine, which may be busy.
+/// The limit for connecting: routes are inside one machine, which may be busy.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Sends requests to one URL over kept connections. Cheap to clone.

@@ -59,7 +59,7 @@ impl Body {
         member(&self.0, name)
     }
 
-    /// A member that is a boolean or stands for one in the engine, if it is there.
+    /// Returns a member that is a boolean, or that the engine reads as one, if it is there.
     pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -329,7 +329,7 @@ fn joined(parts: &Value, format: ContentFormat) -> Value {
     texts.join("\n").into()
 }
 
-/// A tool call whose arguments are what their text says: an object in general.
+/// A tool call whose arguments are parsed from their text: an object in general.
 fn tool_call(call: &Value) -> Result<Value, Refusal> {
     let function = member(call, "function").filter(|function| function.kind() == ValueKind::Map);
     let kind = member(call, "type");

@@ -19,7 +19,7 @@ use crate::{
 /// Bytes of one file: the largest tokenizers have 40 MiB.
 const MAX_FILE: usize = 256 << 20;
 
-/// Bytes of the reason why a file cannot be used.
+/// Longest reason why a file cannot be used, in bytes.
 const MAX_REASON: usize = 2048;
 
 const TOKENIZER: &str = "tokenizer.json";
@@ -40,7 +40,8 @@ pub(crate) struct ModelFiles {
     pub(crate) templates: Templates,
     /// Variables of the template.
     pub(crate) special_tokens: Map,
-    /// Of `tokenizer_config.json`, and of `config.json` if there is one: which tokenizer the engine makes.
+    /// The contents of `tokenizer_config.json`, and of `config.json` if there is one: they select the tokenizer of the
+    /// engine.
     pub(crate) configs: [JsonMap<String, JsonValue>; 2],
     /// Names these contents: xxh3-128, as hex.
     pub(crate) tag: String,
@@ -121,7 +122,7 @@ impl ModelFiles {
     }
 }
 
-/// It is not named by the tag: the ids are those of the tokenizer's files.
+/// Reads `config.json`. It is not part of the tag, since the tokenizer's files alone decide the ids.
 fn model_config(directory: &Path) -> Result<JsonMap<String, JsonValue>, LoadError> {
     let path = directory.join(MODEL_CONFIG);
     match optional(&path, &mut Xxh3Default::new())? {

@@ -16,7 +16,7 @@ pub(crate) const MAX_PART: usize = 2 << 20;
 /// at most.
 const MAX_FACTOR: usize = 32;
 
-/// What may come to a text however short it is.
+/// How many bytes may be added to a text, however short it is.
 const MAX_ADDED: usize = 256;
 
 /// How many times as long one normalizer, or all pre-tokenizers together, may make any text.
@@ -46,7 +46,7 @@ const PROBES: [&str; 10] = [
 #[derive(Debug)]
 pub(crate) struct Growth {
     steps: Vec<NormalizerWrapper>,
-    /// No text becomes longer than so many times its length; none where that is not known.
+    /// The factor by which a text may become longer at most; none where that is not known.
     factor: Option<usize>,
 }
 
@@ -70,28 +70,28 @@ struct AddedToken {
     normalized: bool,
 }
 
-/// Why a tokenizer or a text is not taken.
+/// Why a tokenizer or a text is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GrowthError {
-    /// A file that is not read any further.
+    /// The file cannot be read.
     #[error("{0}")]
     Unreadable(String),
-    /// It has more normalizers than are run.
+    /// The tokenizer has more normalizers than are run.
     #[error("it has {0} normalizers: at most {MAX_STEPS} are taken")]
     Steps(usize),
-    /// One of its parts makes any text much longer.
+    /// One part of the tokenizer may make any text much longer.
     #[error("its {0} may make a text {1} times as long: at most {MAX_STEP} times is taken")]
     Step(&'static str, usize),
-    /// All of them together do.
+    /// All normalizers together make a text much longer.
     #[error(
         "its normalizers make {0:?} more than {MAX_FACTOR} times as long, as a sequence of replacements by longer \
          texts does"
     )]
     Sequence(String),
-    /// It repeats the ids of a text.
+    /// The post-processor repeats the ids of a text.
     #[error("its post-processor repeats the text, or adds more than {MAX_ADDED} tokens to it")]
     Repeated,
-    /// A prompt.
+    /// A part of a prompt is too long after normalization.
     #[error(
         "a part of the prompt without special tokens has more than {} MiB after normalization",
         MAX_PART >> 20
@@ -102,7 +102,7 @@ pub(crate) enum GrowthError {
 // === impl Growth ===
 
 impl Growth {
-    /// That of a `tokenizer.json`, before anything else reads it.
+    /// Reads the growth of a `tokenizer.json`, before anything else reads the file.
     ///
     /// # Errors
     /// [`GrowthError`] when it could make a short text a long one.
@@ -169,7 +169,7 @@ impl Growth {
         Ok(())
     }
 
-    /// Of the texts that its normalizers name, and of some others.
+    /// Runs the normalizers on the texts that they name, and on some others.
     fn try_out(&self, found: &[&Json], added: &[AddedToken]) -> Result<(), GrowthError> {
         let ascii = (0..=0x7f_u8).map(|byte| char::from(byte).to_string());
         let named = found.iter().flat_map(|step| {
@@ -213,7 +213,7 @@ fn shown(text: &str) -> String {
     text.chars().take(32).collect()
 }
 
-/// The steps of a sequence, and of sequences in it.
+/// Collects the steps of a sequence, and of sequences in it.
 fn members<'a>(step: &'a Json, name: &str, found: &mut Vec<&'a Json>) {
     match step.get(name).and_then(Json::as_array) {
         Some(list) => {
@@ -262,7 +262,7 @@ fn pre_tokenizer_factor(step: &Json) -> usize {
     }
 }
 
-/// The text comes once, and a bounded number of tokens with it.
+/// Checks that the text is used once, and that a bounded number of tokens is added.
 fn check_post_processor(step: &Json) -> Result<(), GrowthError> {
     let mut steps = Vec::new();
     members(step, "processors", &mut steps);
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(error, GrowthError::Repeated);
     }
 
-    /// As in published models: Llama 2, Gemma, BERT, T5 without its table, ALBERT.
+    /// The normalizers of published models: Llama 2, Gemma, BERT, T5 without its table, ALBERT.
     #[rstest]
     #[case(Json::Null)]
     #[case(json!({"type": "NFC"}))]

@@ -18,19 +18,19 @@ use crate::python::{Dict, List};
 /// fits, and so does every conversation that is not made to fill memory.
 const MAX_UNITS: u32 = 4 << 20;
 
-/// What a list or an object takes beside its items.
+/// The units that a list or an object costs beside its items.
 const UNITS_OF_LIST: u32 = 4;
 
 /// An object of a template's values.
 pub(crate) type Map = IndexMap<Value, Value>;
 
-/// Why a text is not read.
+/// Why a text is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JsonError {
     /// No JSON, or JSON that no string of Unicode can hold: a lone surrogate.
     #[error("the request body is no valid JSON (line {0}, column {1})")]
     Invalid(usize, usize),
-    /// Python reads it, and an engine may.
+    /// The text is valid in Python only, and an engine may accept it.
     #[error("the request body has {0}, which is left to the engine")]
     LeftToEngine(&'static str),
 }
@@ -51,9 +51,9 @@ pub(crate) fn parse(text: &str) -> Result<Value, JsonError> {
     })
 }
 
-/// What Python's reader takes, and this one does not.
+/// The error for what Python's reader accepts, and this one does not.
 fn known_to_python(text: &str, error: &serde_json::Error) -> Option<JsonError> {
-    // the library has no other way to tell its own limits from what is no JSON
+    // the library has no other way to distinguish its own limits from what is not JSON
     let message = error.to_string();
     let what = if message.starts_with("recursion limit") {
         "more than 127 levels of nesting"

@@ -50,7 +50,7 @@ pub struct ModelSource<'a> {
     pub content_format: ContentFormatOption,
     /// The most ids of a prompt.
     pub max_model_len: Option<usize>,
-    /// What the model's engine loads tokenizers with.
+    /// The version of the library by which the model's engine loads tokenizers.
     pub transformers: Transformers,
 }
 
@@ -237,7 +237,7 @@ impl Model {
         };
         if let Some(max) = self.max_model_len.filter(|max| ids.len() > *max) {
             let count = ids.len();
-            // the file may name less than the engine takes, and the engine tells the client itself
+            // the file may name less than the engine accepts, and the engine reports the error to the client itself
             return Err(Refusal::Unsupported(format!(
                 "the prompt has {count} tokens, and the models file names a limit of {max}"
             )));

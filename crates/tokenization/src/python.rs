@@ -44,7 +44,7 @@ pub(crate) fn str_cut(value: &Value, payer: &dyn Payer, limit: usize) -> Result<
 /// Writes `str(value)`.
 ///
 /// # Errors
-/// As [`str()`].
+/// The same errors as those of [`str()`].
 pub(crate) fn write_str(value: &Value, out: &mut Writer<'_>) -> Result<(), Error> {
     match value.kind() {
         ValueKind::String => out.push_str(value.as_str().unwrap_or_default()),

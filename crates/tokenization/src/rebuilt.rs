@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-/// As `tests/rebuilt.py` wrote it.
+/// The recording, as `tests/rebuilt.py` wrote it.
 const RECORDED: &str = include_str!("rebuilt/transformers.json");
 
-/// Classes that take all of the file.
+/// Classes that use all of the file.
 const BACKENDS: [&str; 4] = [
     "TokenizersBackend",
     "PythonBackend",
@@ -29,23 +29,23 @@ const SETTINGS: [&str; 2] = ["add_prefix_space", "legacy"];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u8")]
 pub enum Transformers {
-    /// It uses the file as it is.
+    /// Version 4, which uses the file as it is.
     V4,
-    /// It rebuilds tokenizers of classes that it knows: vLLM from 0.19.1 on has it.
+    /// Version 5, which rebuilds tokenizers of classes that it knows: vLLM from 0.19.1 on has it.
     #[default]
     V5,
 }
 
-/// What the engine reads beside the tokenizer itself.
+/// The files that the engine reads beside the tokenizer itself.
 #[derive(Debug)]
 pub(crate) struct Configs<'a> {
-    /// Of `tokenizer_config.json`.
+    /// The contents of `tokenizer_config.json`.
     pub(crate) tokenizer: &'a Map<String, Json>,
-    /// Of `config.json`; empty where there is none.
+    /// The contents of `config.json`; empty where there is none.
     pub(crate) model: &'a Map<String, Json>,
 }
 
-/// Why the file is not what the engine uses.
+/// The error for a file that differs from the tokenizer that the engine builds.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "transformers {version} builds another tokenizer than this file for the class {class} (another {part}): the engine \
@@ -58,7 +58,7 @@ pub(crate) struct Rebuilt {
     part: &'static str,
 }
 
-/// What was recorded.
+/// The recorded results of the transformers library.
 #[derive(Deserialize)]
 struct Recorded {
     version: String,
@@ -69,7 +69,7 @@ struct Recorded {
     wrong_classes: Vec<String>,
 }
 
-/// What a class builds by some settings.
+/// The tokenizer that a class builds with some settings.
 #[derive(Deserialize)]
 struct Variant {
     settings: Vec<Map<String, Json>>,
@@ -115,11 +115,11 @@ impl TryFrom<u8> for Transformers {
 /// # Errors
 /// [`Rebuilt`] when it builds another one.
 pub(crate) fn check(tokenizer: &[u8], configs: &Configs<'_>) -> Result<(), Rebuilt> {
-    // code of the model's own decides
+    // the model has its own code, which decides
     if configs.tokenizer.contains_key("auto_map") {
         return Ok(());
     }
-    // what is no tokenizer is refused where it is read
+    // a file that is not a tokenizer is rejected where it is read
     let Ok(file) = serde_json::from_slice::<File>(tokenizer) else {
         return Ok(());
     };
@@ -168,7 +168,7 @@ fn recorded() -> Recorded {
 // === impl Recorded ===
 
 impl Recorded {
-    /// The class that is built; none: all of the file is used.
+    /// The class that is built; none if all of the file is used.
     fn class<'a>(&'a self, file: &File, configs: &'a Configs<'_>) -> Option<&'a str> {
         let text = |map: &'a Map<String, Json>, name: &str| map.get(name).and_then(Json::as_str);
         let model_type = text(configs.model, "model_type").unwrap_or_default();
@@ -213,7 +213,7 @@ fn without_fast(class: &str) -> &str {
     }
 }
 
-/// A step without what has no influence on ids, and with what it has by default.
+/// A step without the fields that have no influence on ids, and with its default values.
 fn plain(step: &Json) -> Json {
     let list = ["normalizers", "pretokenizers"]
         .iter()
@@ -259,7 +259,7 @@ mod tests {
             "model": {"type": "BPE", "byte_fallback": true, "ignore_merges": false}})
     }
 
-    /// As the library itself saves it.
+    /// A tokenizer as the library itself saves it.
     fn saved(class: &str) -> Json {
         let recorded: Json = serde_json::from_str(RECORDED).unwrap();
         let variant = &recorded["classes"][class][0];
@@ -277,7 +277,7 @@ mod tests {
         check(file.to_string().as_bytes(), &configs).map_err(|rebuilt| rebuilt.part)
     }
 
-    /// What was found with the library itself on files of published models.
+    /// The results of the library itself on files of published models.
     #[rstest]
     #[case::gpt4o(o200k(), json!({"tokenizer_class": "GPT2Tokenizer"}), json!({}))]
     #[case::gpt4o_fast(o200k(), json!({"tokenizer_class": "GPT2TokenizerFast"}), json!({"model_type": "llama"}))]

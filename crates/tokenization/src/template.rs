@@ -21,10 +21,11 @@ use crate::{
 };
 
 /// Steps and 64-byte pieces of data, or 16-byte pieces of values that are written: an output of 16 MiB takes a million,
-/// ten thousand messages of some hundred steps each another million or two. What asks for far more does not end soon.
+/// ten thousand messages of some hundred steps each another million or two. A template that needs far more does not end
+/// soon.
 const FUEL: u64 = 8_000_000;
 
-/// Bytes of a message: clients see it, and it may repeat what they sent.
+/// Longest message, in bytes: clients see it, and it may repeat what they sent.
 const MAX_MESSAGE: usize = 2048;
 
 /// The name under which the one template of an environment is known.
@@ -61,7 +62,7 @@ pub(crate) enum TemplateError {
 #[derive(Debug)]
 struct Raised(String);
 
-/// Takes at most [`MAX_TEXT`] bytes.
+/// A buffer that accepts at most [`MAX_TEXT`] bytes.
 #[derive(Debug, Default)]
 struct BoundedText(Vec<u8>);
 

@@ -17,7 +17,7 @@ use tokenization::{
 
 const MIB: u64 = 1 << 20;
 
-/// As templates of published models write tools.
+/// A template that writes tools as templates of published models do.
 const INDENTED: &str = "{% for tool in tools %}{{ tool | tojson(indent=4) }}{% endfor %}";
 
 /// The most memory that the process has had, in bytes.
@@ -86,7 +86,7 @@ fn schema(depth: usize, numbers: usize) -> String {
     format!(r#"{{"messages":[],"tools":[{{"function":{{"name":"f","parameters":{schema}}}}}]}}"#)
 }
 
-/// Lists whose items are one list, ten times over.
+/// Nested lists, each with ten times the same list as items.
 fn shared(levels: usize, used: &str) -> String {
     let first = "{% set l0 = ['x'] * 10 %}".to_owned();
     let mut parts = vec![first];

@@ -40,7 +40,7 @@ pub struct Transcoders {
 pub struct Triton {
     /// How messages become the text of a prompt.
     pub chat_template: ChatTemplate,
-    /// Ask for the finish reason and the numbers of tokens, which Triton knows from 24.12 on.
+    /// Whether to request the finish reason and the numbers of tokens, which Triton supports from 24.12 on.
     pub extra_outputs: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct TrtLlm {
     pub default_max_tokens: u32,
     /// What an event of a stream holds.
     pub stream_output: StreamOutput,
-    /// Its server writes the prompt before the answer, and cannot be asked to leave it out.
+    /// Whether its server writes the prompt before the answer, and cannot be configured to leave it out.
     pub repeats_prompt: bool,
 }
 

@@ -105,7 +105,7 @@ pub struct Piece {
     pub last: bool,
     /// What went wrong, once.
     pub failure: Option<Failure>,
-    /// What the response took, once it is known; a server that counts no tokens never says it.
+    /// The usage of the response, once it is known; a server that counts no tokens never reports it.
     pub usage: Option<Usage>,
 }
 

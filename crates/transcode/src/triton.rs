@@ -40,7 +40,7 @@ pub(crate) enum Dialect {
         default_max_tokens: u32,
         /// What an event holds.
         output: StreamOutput,
-        /// The text begins with the prompt.
+        /// Whether the text begins with the prompt.
         repeats_prompt: bool,
     },
 }

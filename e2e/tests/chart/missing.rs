@@ -66,7 +66,7 @@ pub(crate) fn what_is_null_in_a_free_map_is_left_out(helm: &Helm) -> Result<()> 
     Ok(())
 }
 
-/// The chart with the defaults of an older one, and nothing else of it.
+/// Installs the chart with the default values of an older release alone.
 pub(crate) fn the_values_of_older_charts_are_enough_or_what_they_lack_is_named(
     helm: &Helm,
 ) -> Result<()> {
@@ -136,7 +136,7 @@ fn fixed(
     Ok(())
 }
 
-/// Adds the ends of all other maps, as paths for `--set`.
+/// Adds the leaves of all other maps, as paths for `--set`.
 fn free(values: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
     let Some(values) = values.as_object() else {
         return;
@@ -158,7 +158,7 @@ fn free(values: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// What helm says that the schema misses: `- at '/monitoring': missing properties 'a', 'b'`.
+/// The keys that helm reports as missing: `- at '/monitoring': missing properties 'a', 'b'`.
 fn missing(said: &str) -> Missing {
     let mut all = Missing::new();
     for line in said.lines() {

@@ -6,7 +6,7 @@ use crate::helm::{Helm, POOL, SYSTEM};
 
 /// Simulated workers, so that there is nothing else to refuse.
 const SIM: &str = "image.hub=example.com/isthmus,worker.kind=sim,worker.model=llama";
-/// Of the chart of the controller and the gateway.
+/// The images of the chart of the controller and the gateway.
 const IMAGES: &str = "controller.image.registry=example.com,gateway.image.registry=example.com";
 const PROCESSOR: &str =
     "processor.enabled=true,processor.models[0].name=llama,processor.models[0].path=/models/llama";
@@ -343,7 +343,7 @@ pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(
     Ok(())
 }
 
-/// What needs no registry: what nodes look up by its digest, and what they do not pull.
+/// Images that need no registry: those that nodes find by their digest, and those that nodes do not pull.
 pub(crate) fn images_need_no_registry_where_nodes_pull_none_of_that_name(
     helm: &Helm,
 ) -> Result<()> {

@@ -171,7 +171,7 @@ pub(crate) async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     Ok(())
 }
 
-/// What is changed while several clients ask, one request after the other, costs none of them.
+/// No request fails while something is changed and several clients send requests, each one after the other.
 pub(crate) async fn asking_meanwhile(
     requests: &Requests,
     change: impl Future<Output = Result<String>>,

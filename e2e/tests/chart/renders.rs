@@ -81,7 +81,7 @@ pub(crate) fn each_pod_is_confined(helm: &Helm) -> Result<()> {
         "pool-epp",
         "pool-router",
     ];
-    // what clients or tenants could make grow without end
+    // resources that clients or tenants could make grow without limit
     const LIMITED: [&str; 5] = [
         "isthmus-gateway",
         "isthmus-mci-controller",
@@ -141,7 +141,7 @@ pub(crate) fn each_pod_is_confined(helm: &Helm) -> Result<()> {
     Ok(())
 }
 
-/// Of `512Mi` or `2Gi`.
+/// The MiB of a quantity such as `512Mi` or `2Gi`.
 fn mebibytes(quantity: &Value) -> Option<u64> {
     let text = quantity.as_str()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(2)?)?;

@@ -1,5 +1,5 @@
-//! What `docs/tasks/failover.md` promises, by its own commands: east and south export a pool, west imports it and has a gateway.
-//! A part of east is lost, and requests go on through south.
+//! Checks what `docs/tasks/failover.md` promises, by its own commands: east and south export a pool, west imports it
+//! and has a gateway. A part of east is lost, and requests are answered by south.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,23 +25,23 @@ use tokio_util::sync::CancellationToken;
 use crate::{scene::Stage, subject::Controls};
 
 const PAGE: &str = include_str!("../../../docs/tasks/failover.md");
-/// Several steps of several programs, one of which drains, on a busy machine.
+/// The limit for several steps of several programs, one of which drains, on a busy machine.
 const SOON: Duration = Duration::from_secs(90);
 /// The waits of the page's commands are shorter.
 const COMMANDS: Duration = Duration::from_mins(2);
-/// Clients, and how often each of them asks.
+/// Number of clients, and of requests of each.
 const CLIENTS: usize = 4;
 const EVERY: Duration = Duration::from_millis(100);
 /// Under an even split one cluster alone answers so many by a chance of 1 in 500 000.
 const IN_A_ROW: usize = 20;
 
-/// The clusters, and what is asked of them.
+/// The clusters, and the requests that were sent to them.
 struct Stand<'a> {
     controls: &'a Controls,
     east: Cluster,
     west: Cluster,
     gateway: Requests,
-    /// South's model servers; whatever else answers is east's.
+    /// The model servers of south; every other answer is from east.
     south: BTreeSet<String>,
     asked: Mutex<Vec<Asked>>,
 }
@@ -50,11 +50,11 @@ struct Stand<'a> {
 struct Asked {
     sent: Instant,
     took: Duration,
-    /// The cluster that answered, or what failed.
+    /// The cluster that answered; the error is what failed.
     by: Result<&'static str, String>,
 }
 
-/// By the page: its commands take the picker away and bring it back.
+/// The commands of the documentation remove the picker and bring it back.
 pub(crate) async fn an_endpoint_picker_that_is_gone_costs_no_request(stage: &Stage) -> Result<()> {
     let stand = Stand::settle(stage).await?;
     let [_, lose, ..] = &*blocks() else {
@@ -101,7 +101,7 @@ pub(crate) async fn model_servers_that_are_gone_cost_no_request(stage: &Stage) -
     outcome
 }
 
-/// What runs in a cluster goes on without its API server.
+/// The programs in a cluster continue without its API server.
 pub(crate) async fn an_api_server_that_stands_still_costs_no_request(stage: &Stage) -> Result<()> {
     let stand = Stand::settle(stage).await?;
     let api_server = stand.controls.testbed.api_server(stand.east.name())?;
@@ -118,7 +118,7 @@ pub(crate) async fn an_api_server_that_stands_still_costs_no_request(stage: &Sta
     outcome
 }
 
-/// Of requests that are sent from then on: what is on its way through the link when it is cut may be lost.
+/// Only requests sent from then on count: one that is in transit when the link is cut may be lost.
 pub(crate) async fn a_cluster_that_cannot_be_reached_costs_no_request(stage: &Stage) -> Result<()> {
     let stand = Stand::settle(stage).await?;
     let (testbed, east, west) = (
@@ -140,7 +140,7 @@ pub(crate) async fn a_cluster_that_cannot_be_reached_costs_no_request(stage: &St
 // === impl Stand ===
 
 impl<'a> Stand<'a> {
-    /// Both clusters export the pool by the page's commands, and answer.
+    /// Exports the pool of both clusters by the commands of the documentation, and waits until both answer.
     async fn settle(stage: &'a Stage) -> Result<Self> {
         let controls = stage.subject.controls().context("no testbed")?;
         let cluster = |name: &str| controls.testbed.cluster(name).cloned();
@@ -228,7 +228,7 @@ impl<'a> Stand<'a> {
         while !done.is_cancelled() {
             pace.tick().await;
             let sent = Instant::now();
-            // each another prompt: one that is known goes to where it is cached
+            // each prompt differs: a known one is sent to where it is cached
             let by = self.ask(&format!("client {client}, request {nth}")).await;
             let took = sent.elapsed();
             self.asked.lock().push(Asked { sent, took, by });
@@ -236,7 +236,7 @@ impl<'a> Stand<'a> {
         }
     }
 
-    /// The cluster that answers.
+    /// Sends a request, and returns the cluster that answers.
     async fn ask(&self, text: &str) -> Result<&'static str, String> {
         let answer = self.gateway.chat(isthmus::POOL, text).await;
         let answer = answer.map_err(|error| error.to_string())?;
@@ -274,7 +274,7 @@ impl<'a> Stand<'a> {
         Ok(())
     }
 
-    /// Waits until the page's look at the import shows this.
+    /// Waits until the documentation's command shows this for the import.
     async fn import_says(&self, wanted: &str) -> Result<()> {
         const LOOK: &str = "kubectl --context west -n llm get ipimp llama";
         ensure!(
@@ -327,7 +327,7 @@ impl<'a> Stand<'a> {
     }
 }
 
-/// The page's blocks of shell commands, in order.
+/// The blocks of shell commands of the documentation, in order.
 fn blocks() -> Vec<String> {
     let blocks = PAGE.split("```sh\n").skip(1);
     let blocks = blocks.filter_map(|block| block.split("```").next());

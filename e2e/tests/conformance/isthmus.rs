@@ -43,7 +43,7 @@ pub(crate) async fn a01_an_entry_holds_all_that_is_known_of_the_picker(
             let pool = within("getting the pool", pools.get(POOL)).await?;
             let entry = ready_entry(scene, 1).await?;
             let mut seen = json!(entry);
-            // whoever made it a member said where its pods are, or did not
+            // the networks depend on whether the user who added the member named them
             seen.as_object_mut().map(|entry| entry.remove("podCIDRs"));
             for condition in seen["conditions"].as_array_mut().into_iter().flatten() {
                 condition["lastTransitionTime"] = json!(null);

@@ -83,7 +83,7 @@ const AS_IT_IS: &[Test] = tests![
     Isthmus isthmus::a12_the_message_counts_the_clusters,
 ];
 
-/// One after another: each changes the inventory under all, or breaks a cluster.
+/// Tests that run one after another: each changes the inventory under all, or breaks a cluster.
 const ALONE: &[Test] = tests![
     Testbed isthmus::a06_of_one_cluster_under_two_names_the_first_is_a_member,
     Testbed failover::an_endpoint_picker_that_is_gone_costs_no_request,

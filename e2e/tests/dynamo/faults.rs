@@ -14,9 +14,10 @@ const CLIENTS: usize = 8;
 const EACH: usize = 15;
 /// Breakers probe each 5 s, give or take a second; on a busy machine the first probes may be late.
 const RECOVERED: Duration = Duration::from_secs(30);
-/// What is booked or ended is at the Router soon, on a busy machine too.
+/// The limit until the Router has recorded or released a booking, on a busy machine too.
 const BOOKED: Duration = Duration::from_secs(30);
-/// Answers that go on, and their tokens, of 50 ms each: three minutes, longer than the requests beside them take.
+/// Number of long answers, and the tokens of each. A token takes 50 ms, so an answer takes three minutes, longer than
+/// the requests beside it.
 const LONG: usize = 3;
 const TOKENS: u32 = 3600;
 
@@ -42,11 +43,11 @@ pub(crate) async fn a_frozen_part_costs_no_request_and_is_used_again(stand: &Sta
     Ok(())
 }
 
-/// Those of requests that are answered, and of requests that are given up. Only the endpoint picker ends them: the Router itself
-/// would wait for 5 minutes.
+/// Covers requests that are answered, and requests that are aborted. Only the endpoint picker releases their bookings:
+/// the Router itself would wait for 5 minutes.
 pub(crate) async fn bookings_are_gone_once_all_requests_have_ended(stand: &Stand) -> Result<()> {
     let external = stand.external()?;
-    // what a test before this one left there is none of this
+    // a restart removes the bookings of earlier tests
     external.kill(Part::Router).await;
     external.restart(Part::Router).await?;
     used_again(stand, Part::Router).await?;
@@ -60,7 +61,7 @@ pub(crate) async fn bookings_are_gone_once_all_requests_have_ended(stand: &Stand
     let streams = try_join_all(begin).await?;
     booked(stand, LONG).await?;
     load(stand, Part::Router, async || {}).await?;
-    // those have ended, and these go on
+    // the short ones have ended, and the long ones have not
     booked(stand, LONG).await?;
     drop(streams);
     booked(stand, 0).await

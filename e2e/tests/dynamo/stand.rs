@@ -10,13 +10,13 @@ use testbed::standalone::{
 use testbed::{Answer, Inside, Requests};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
-/// Quick servers: the tests are about what reaches them. Answers have few tokens, but those that are to go on.
+/// Quick servers: the tests are about the requests that reach them. Answers have few tokens, except the long ones.
 const SERVER: &str = "--prefill-overhead 1ms --prefill-time-per-token 10us --inter-token-latency 50ms \
      --token-fetch-timeout 2s --data-parallel-size 2 --data-parallel-shared-ports";
 /// Longer prompts go by key. A busy machine must not make the token cache late.
 const PROCESSOR: &str =
     "--token-transfer-threshold 4KiB --token-store-timeout 2s --route-timeout 2s";
-/// Longer than all tests take: what ends a booking here is the endpoint picker's word alone.
+/// An idle time longer than all tests: only the endpoint picker's calls release bookings here.
 const ROUTER: &str = "--reservation-idle 5m --kv-event-ranks 2";
 /// Two ranks have two ports above those of events.
 const REPLAY: u16 = 5657;

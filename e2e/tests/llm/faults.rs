@@ -10,7 +10,7 @@ use crate::stand::{REPAIRED, SOON, Stand};
 const LONG: usize = 12;
 /// A lease of 15 s, counted from the last report, and a sweep each second.
 const LEASE_OVER: Duration = Duration::from_secs(16);
-/// Of an endpoint picker: full reports that it made since its lease had run out.
+/// A metric of the endpoint picker: full reports that it made after its lease had expired.
 const REPORTED_AGAIN: &str = "epp_metadata_full_batches_total{cause=\"lease-lost\"}";
 
 pub(crate) async fn a_killed_metadata_center_costs_no_request_and_counts_right_in_5_s(
@@ -71,8 +71,8 @@ pub(crate) async fn a_picker_that_was_frozen_past_its_lease_is_right_again_in_5_
     let forgotten = stand.counts(left, LEASE_OVER).await;
     stand.standalone.thaw_picker(picker).await;
     forgotten.context("after its lease")?;
-    // Envoy gave its connection up meanwhile, and with it these answers: the picker finds both out, and reports anew. Until it
-    // has, the count proves nothing.
+    // Envoy closed its connection meanwhile, and with it these answers were lost. The picker detects both, and reports
+    // again. Until then the count proves nothing.
     eventually("all is right again", REPAIRED, async || {
         let again = stand.of_picker(picker, REPORTED_AGAIN).await?;
         let running = stand.running(picker).await?;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// The state is right again so soon after any fault: pickers report everything with the next pick, or after a third of a lease.
 pub(crate) const REPAIRED: Duration = Duration::from_secs(5);
-/// Several steps of several programs, on a busy machine.
+/// The limit for several steps of several programs, on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// Where nothing changes, pickers report each 5 s. One that has not for so long is between two reports.
 const BETWEEN: Duration = Duration::from_millis(1500);
@@ -29,9 +29,9 @@ pub(crate) const RULES: &str = "llm.yaml";
 pub(crate) const PATIENT: &str = "--metadata-center-timeout-ms=500";
 /// Of an endpoint picker: from the pick to the end of the response.
 const RUNNING: &str = "llm_d_epp_request_running";
-/// Of an endpoint picker: all requests that it was asked for.
+/// A metric of the endpoint picker: all requests that it received.
 const REQUESTS: &str = "llm_d_epp_request_total";
-/// Of an endpoint picker: its reports to the Metadata-Center.
+/// A metric of the endpoint picker: its reports to the Metadata-Center.
 const REPORTS: &str = "epp_metadata_request_duration_seconds_count{call=\"batch\"";
 pub(crate) const CLUSTER: &str = "e2e/llama";
 
@@ -133,12 +133,12 @@ impl Stand {
         Ok(most)
     }
 
-    /// How many requests an endpoint picker has.
+    /// The number of requests that an endpoint picker has in flight.
     pub(crate) async fn running(&self, picker: usize) -> Result<u64, String> {
         self.of_picker(picker, RUNNING).await
     }
 
-    /// The sum of one endpoint picker's metrics that begin so.
+    /// The sum of one endpoint picker's metrics with this prefix.
     pub(crate) async fn of_picker(&self, picker: usize, beginning: &str) -> Result<u64, String> {
         of_picker(&self.standalone, picker, beginning).await
     }
@@ -161,7 +161,7 @@ impl Stand {
         Ok(())
     }
 
-    /// What the Metadata-Center counts: requests, and length of prompts whose first token has not come.
+    /// The Metadata-Center's counts: requests, and the length of prompts whose first token was not received yet.
     pub(crate) async fn counted(&self) -> Result<(u64, u64), String> {
         let center = Requests::new(self.standalone.center_url());
         let path = format!("/v1/load/stats?cluster={CLUSTER}");
@@ -170,7 +170,7 @@ impl Stand {
             return Err(format!("{}: {}", answer.status, answer.text()));
         }
         let page = answer.json();
-        // Of a cluster that has had no request yet it is null.
+        // The value is null for a cluster that has had no request yet.
         let endpoints = page["data"].as_array();
         let sum = |field: &str| -> u64 {
             let endpoints = endpoints.into_iter().flatten();
@@ -211,7 +211,7 @@ pub(crate) async fn had_requests(standalone: &Standalone) -> Result<Vec<u64>> {
     try_join_all(each).await.map_err(anyhow::Error::msg)
 }
 
-/// Sees that two endpoint pickers or more have had requests since `before`: with one there is nothing to share.
+/// Checks that two endpoint pickers or more received requests since `before`: with one there is nothing to share.
 pub(crate) async fn several_had_more(standalone: &Standalone, before: &[u64]) -> Result<()> {
     let now = had_requests(standalone).await?;
     let more = before.iter().zip(&now).filter(|(before, now)| now > before);

@@ -1,4 +1,4 @@
-//! What the sample's import in west says of east, and that it stays so.
+//! Checks the entry of east in the sample's import in west, and that it does not change.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use e2e::{
 use kube::Api;
 use testbed::{Cluster, eventually, isthmus};
 
-/// Several steps of several programs on a busy machine.
+/// The limit for several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
 /// The sample's import.
@@ -21,12 +21,12 @@ pub(crate) async fn sample(cluster: &Cluster) -> Result<InferencePoolImport> {
     import.context("no import")
 }
 
-/// Sees that the sample's import stays the same object with the same entries, all of them in use.
+/// Checks that the sample's import stays the same object with the same entries, all of them in use.
 pub(crate) async fn stays(environment: &Environment, before: &InferencePoolImport) -> Result<()> {
     stays_for(environment, HELD, before, &[]).await
 }
 
-/// As [`stays`], for this long. An entry may become `Ready=False` for one of these reasons.
+/// Like [`stays`], for this long. An entry may become `Ready=False` for one of these reasons.
 pub(crate) async fn stays_for(
     environment: &Environment,
     long: Duration,
@@ -78,7 +78,7 @@ pub(crate) async fn keeps_entries(
     .await
 }
 
-/// Waits until the condition of east's entry says this.
+/// Waits until the condition of east's entry has this value.
 pub(crate) async fn entry_says(
     environment: &Environment,
     type_: &str,

@@ -41,7 +41,7 @@ pub(crate) async fn traffic_goes_on_without_the_controller(
 pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
     environment: &Environment,
 ) -> Result<()> {
-    /// Clients that ask at a time, and requests of each.
+    /// Number of concurrent clients, and of requests of each.
     const CLIENTS: usize = 4;
     const EACH: usize = 30;
     environment.settle().await?;
@@ -76,7 +76,7 @@ pub(crate) async fn no_request_fails_once_a_killed_model_server_is_unready(
         .await?;
         let clients = (0..CLIENTS).map(async |client| {
             for nth in 0..EACH {
-                // each another prompt: one that is known goes to where it is cached
+                // each prompt differs: a known one is sent to where it is cached
                 let text = format!("client {client}, request {nth}");
                 let answer = environment.gateway.chat("llama", &text).await?;
                 let (status, pod) = (answer.status, answer.pod());

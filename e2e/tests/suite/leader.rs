@@ -16,7 +16,7 @@ use e2e::{
     watching::remains_until,
 };
 
-/// In the controller's namespace: who holds it writes.
+/// The Lease in the controller's namespace, whose holder writes.
 const LEASE: &str = "isthmus-mci-default";
 /// Past every promise: what takes longer never happens.
 const EVER: Duration = Duration::from_mins(1);
@@ -35,7 +35,7 @@ pub(crate) async fn a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_cle
         let (_, faults) = two_controllers(environment, &apart).await?;
         let leader = election.between_renewals().await?;
         let crashed = Timestamp::now();
-        // not restarted meanwhile: it would be one more who takes over
+        // not restarted meanwhile: it would be one more process that can take over
         faults.kill_and_hold();
         let outcome = async {
             taken_over_in_time(&election, &leader, crashed).await?;
@@ -105,7 +105,7 @@ pub(crate) async fn a_leader_that_was_stopped_writes_nothing_once_another_leads(
         outcome?;
         shows(environment, &apart, 8004).await?;
         looked_at_its_lease(environment, address, resumed).await?;
-        // for whatever it had begun or still believed
+        // allows for calls that it had started before it noticed the loss of the Lease
         let deadline = Instant::now() + RESUMED;
         remains_until("it writes nothing", deadline, async || {
             let late = writes(environment, address, stopped)?;
@@ -121,7 +121,7 @@ pub(crate) async fn a_leader_that_was_stopped_writes_nothing_once_another_leads(
     seen
 }
 
-/// Sees that the Lease of a leader that crashed or was stopped `since` is taken over, and when: in time, and not too soon.
+/// Checks that the Lease of a leader that crashed or was stopped `since` is taken over in time, and not too soon.
 async fn taken_over_in_time(election: &Election, leader: &Claim, since: Timestamp) -> Result<()> {
     let last = election.claim().await.map_err(anyhow::Error::msg)?;
     ensure!(last.holder == leader.holder, "it did not lead: {last:?}");
@@ -219,7 +219,7 @@ async fn leads(address: &str) -> Result<bool> {
     Ok(sum_metric(&page, "mci_leader") > 0.5)
 }
 
-/// Changes the exported pool, and waits until the import shows it: somebody writes.
+/// Changes the exported pool, and waits until the import shows it: some controller writes.
 async fn moved(environment: &Environment, apart: &Apart, port: u16) -> Result<()> {
     set_port(environment, apart, port).await?;
     shows(environment, apart, port).await

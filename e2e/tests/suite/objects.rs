@@ -12,7 +12,7 @@ use e2e::pair::sum_metric;
 
 const CRDS: &str = include_str!("objects/crds.yaml");
 const OBJECTS: &str = include_str!("objects/objects.yaml");
-/// The default, but for a header of requests that counts.
+/// The default configuration, except for a request header that is trusted.
 const TRUSTING: &str = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, isthmus: {trustedHeaders: [objective]}}";
 const REWRITES_CRD: &str = "crd/inferencemodelrewrites.llm-d.ai";
 /// The picker looks for the kinds each 30 s, give or take a fifth; and the machine is busy.

@@ -21,7 +21,7 @@ use e2e::lease::{AFTER_CRASH, AFTER_END, Election};
 use e2e::pair::{NO_ANSWER, is_ready, sum_metric};
 
 const DOCS: &str = include_str!("../../../docs/epp-security.md");
-/// In the pool's namespace: who holds it answers.
+/// The Lease in the pool's namespace, whose holder answers.
 const LEASE: &str = "epp-llm-llama.isthmus.dev";
 /// Past every promise: what takes longer never happens.
 const EVER: Duration = Duration::from_mins(1);
@@ -103,7 +103,7 @@ async fn change_leaders(environment: &Environment, seen: &Mutex<Seen>) -> Result
         .pod(west.name(), isthmus::POOL_NAMESPACE, &first.0)?;
     let leader = election.between_renewals().await?;
     let (crashed, crashed_at) = (Instant::now(), Timestamp::now());
-    // not restarted meanwhile: it would be one more who takes over
+    // not restarted meanwhile: it would be one more process that can take over
     faults.kill_and_hold();
     let crash = election.taken_over(&leader, crashed_at).await?;
     eprintln!("another picker leads {crash:.1?} after a crash");
@@ -229,7 +229,7 @@ async fn leader_of_two(environment: &Environment) -> Result<Process> {
     Ok(leader.await?)
 }
 
-/// Waits until a process other than this one leads and is ready: its node asks each second.
+/// Waits until a process other than this one leads and is ready: its node probes it every second.
 async fn another(environment: &Environment, former: &Process) -> Result<()> {
     eventually("another picker leads", EVER, async || {
         let pickers = pickers(environment).await?;

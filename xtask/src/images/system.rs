@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_c_library_is_that_of_the_compiler() {
-        // no variable names it: the C compiler finds it, and the error says what to install
+        // no variable names it: the C compiler finds it, and the error names what to install
         let component = C_LIBRARY
             .component()
             .unwrap_or_else(|error| panic!("{error:#}"));

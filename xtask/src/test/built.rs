@@ -1,4 +1,4 @@
-//! Programs and tests, as cargo builds them: with one set of features, whichever of them are asked for.
+//! Builds programs and tests by cargo with one set of features, whichever of them are requested.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use crate::{command::cargo, demo, signals::Running, workspace};
 /// Which tests are built.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tests<'a> {
-    /// All that a plain `cargo test` of the workspace runs.
+    /// All tests that a plain `cargo test` of the workspace runs.
     Unit,
     /// Targets in `tests/` by their names.
     Targets(&'a [&'a str]),
@@ -105,7 +105,7 @@ pub(super) fn build(tests: Tests<'_>) -> Result<Vec<TestProgram>> {
     Ok(programs)
 }
 
-/// The test program that this line of cargo's announces, if it does.
+/// The test program that this line of cargo's output announces, if it does.
 fn test_program(line: &str) -> Result<Option<TestProgram>> {
     let message: Message =
         serde_json::from_str(line).with_context(|| format!("reading cargo's message {line}"))?;
@@ -140,7 +140,7 @@ fn test_program(line: &str) -> Result<Option<TestProgram>> {
     }))
 }
 
-/// Whether the manifest says `harness = false` of this target in `tests/`.
+/// Whether the manifest has `harness = false` for this target in `tests/`.
 fn has_own_runner(manifest: &str, target: &str) -> bool {
     manifest.split("\n[").any(|section| {
         section.starts_with("[test]]")
@@ -152,7 +152,7 @@ fn has_own_runner(manifest: &str, target: &str) -> bool {
 // === impl TestProgram ===
 
 impl TestProgram {
-    /// Runs it as `cargo test` does.
+    /// Runs the program as `cargo test` does.
     pub(super) fn run(&self, name: &str, rest: &[String]) -> Run {
         let mut command = Command::new(&self.executable);
         command
@@ -160,7 +160,8 @@ impl TestProgram {
             .env("CARGO_MANIFEST_DIR", &self.directory)
             .env("CARGO_PKG_NAME", &self.package);
         if !self.own_runner {
-            // how long each test takes: the standard library's runner says so on nightly, and to whom asks like this
+            // how long each test takes: the standard library's runner reports it on nightly, and where this variable is
+            // set
             command
                 .args(["-Z", "unstable-options", "--report-time"])
                 .env("RUSTC_BOOTSTRAP", "1");

@@ -88,10 +88,10 @@ impl Report {
         }
     }
 
-    /// Takes the next line, printed so long after the start of the run.
+    /// Reads the next line, which was printed so long after the start of the run.
     pub(super) fn read(&mut self, line: &str, at: Duration) {
         if let Some((test, took)) = ended(line) {
-            // a runner that does not say how long it took runs one test after another
+            // a runner that does not report how long it took runs one test after another
             let took = took.unwrap_or_else(|| at.saturating_sub(self.latest));
             let test = format!("{} {test}", self.name);
             self.timings.push(Timing { took, test });

@@ -1,4 +1,4 @@
-//! What a run of the tests says of its own time. Pure.
+//! Reports on the duration of a run of the tests. Pure.
 
 use std::{fmt::Write, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Tools that are made beside something else.
+//! Tools that are made in the background.
 
 use std::thread::{self, JoinHandle};
 
@@ -6,16 +6,17 @@ use anyhow::Result;
 
 use crate::signals;
 
-/// A thread that makes tools, until dropped: then what it still runs is ended, for nobody needs it any more.
+/// A thread that makes tools. When it is dropped, the processes that it still runs are ended, as they are no longer
+/// needed.
 pub(crate) struct Preparing(Option<JoinHandle<Result<()>>>);
 
 impl Preparing {
-    /// Begins.
+    /// Starts the thread.
     pub(crate) fn begin(make: fn() -> Result<()>) -> Self {
         Self(Some(thread::spawn(make)))
     }
 
-    /// Waits until all is there.
+    /// Waits until all tools are made.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.0.take().map_or(Ok(()), |thread| {
             thread
@@ -31,7 +32,7 @@ impl Drop for Preparing {
         if !thread.is_finished() {
             signals::end_running();
         }
-        // what it says is said again by whoever asks for the tool
+        // a later request for the tool reports the same error
         let _ = thread.join();
     }
 }

@@ -25,7 +25,7 @@ pub(super) const MAX_ODD: usize = 100;
 /// Longest part of a name in a report, in bytes.
 const MAX_REPORTED: usize = 128;
 
-/// Of the largest file; labels that many endpoints have may be an alias.
+/// The limits of the largest file. Labels that many endpoints share may be an alias.
 const LIMITS: Limits = Limits::of_text(MAX_FILE);
 
 /// What a file says.

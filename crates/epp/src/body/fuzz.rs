@@ -58,7 +58,7 @@ fn check(parsed: &Parsed, body: &[u8]) {
     assert_eq!(spliced, Some(Value::Object(tree)));
 }
 
-/// What is not the client's to give is a value that can be taken out, and then is not there.
+/// Checks that each member that the client may not set is a value that can be removed, and that it is missing then.
 fn check_guarded(api: Api, parsed: &Parsed, body: &[u8]) {
     let mut edit = Edit::default();
     for (_, at) in &parsed.guarded {

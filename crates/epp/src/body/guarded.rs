@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 
 use super::{Api, Raw, place};
 
-/// Where members of a request are that may not go on, and what each is.
+/// The places of members that may not be passed on, and the kind of each.
 pub(crate) type GuardedPlaces = SmallVec<[(Guarded, Range<usize>); 1]>;
 
-/// What a member would let a client do.
+/// What a guarded member would allow a client to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guarded {
     /// Have an engine fetch a KV cache from, or keep it for, a server of the client's choice: these members are set by
@@ -30,7 +30,7 @@ pub(crate) const GENERATE: &str = "inference/v1/generate";
 // === impl Raw ===
 
 impl Raw<'_> {
-    /// The places of all that are given and not `null`, which engines take for "not given".
+    /// The places of all members that are set and not `null`, which engines read as "not set".
     pub(super) fn guarded(&self, api: Api, text: &str) -> GuardedPlaces {
         use Guarded::{Prompt, Transfer};
         let nested = self.sampling_params.filter(|_| api.suffix == GENERATE);

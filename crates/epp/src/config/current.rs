@@ -41,7 +41,7 @@ pub struct InForce {
     profiles: Option<LlmProfiles>,
     models: Models,
     uses_caches: bool,
-    /// The cluster has InferenceObjectives of the pool.
+    /// Whether the cluster has InferenceObjectives of the pool.
     has_objectives: bool,
 }
 

@@ -11,7 +11,7 @@ use super::{
     section::{Bounds, Section, Value},
 };
 
-/// Of a file: what a ConfigMap can hold, and eight times as much by aliases.
+/// The limits of a configuration file: the size of a ConfigMap, and eight times as much once aliases are expanded.
 pub(super) const LIMITS: Limits = Limits {
     text: 1 << 20,
     expanded: 8 << 20,

@@ -1,4 +1,4 @@
-//! Members of bodies that are not their clients' to give do not go on.
+//! Removes members of bodies that clients may not set.
 
 use std::ops::Range;
 
@@ -15,13 +15,13 @@ use crate::{
     reject::Reject,
 };
 
-/// What engines take for a member that is not given. Unlike a removal it changes nothing of what is around it.
+/// The value that engines read as a missing member. Unlike a removal it does not change the text around it.
 const NOT_GIVEN: &[u8] = b"null";
 
 // === impl Director ===
 
 impl Director {
-    /// Takes from a request what its client may not give, and counts it.
+    /// Removes from a request the members that its client may not set, and counts them.
     pub(super) fn guard(
         &self,
         config: &InForce,
@@ -53,7 +53,7 @@ impl Director {
                 },
             }
             let with = Bytes::from_static(NOT_GIVEN);
-            // An error: the body is made anew for a server of another protocol, and has nothing of the client's there.
+            // This is an error only if the body is rewritten for a server of another protocol, which drops the member.
             let _ = edit.splice(Splice {
                 at: at.clone(),
                 with,
@@ -62,8 +62,8 @@ impl Director {
     }
 
     /// # Errors
-    /// [`Reject::BodyNotSeen`] where members of clients do not go on that may stand in the part of a body that was not
-    /// seen: ids where a Processor is asked, parameters of KV transfers in a pool whose servers have roles.
+    /// [`Reject::BodyNotSeen`] where the part of a body that was not read may have members that must be removed: ids
+    /// where a Processor is called, parameters of KV transfers in a pool whose servers have roles.
     pub(super) fn check_unseen(&self, config: &InForce, head: &RequestHead) -> Result<(), Reject> {
         let api = Api::for_path(&head.path).ok().flatten();
         let external = self.external.as_ref();
@@ -75,7 +75,7 @@ impl Director {
     }
 }
 
-/// Whether one of these members, which go whole, has this place in it.
+/// Whether the place of the prompt is within one of these members, which are removed whole.
 fn has_prompt_in<'a>(
     mut removed: impl Iterator<Item = &'a (Guarded, Range<usize>)>,
     prompt: &Range<usize>,

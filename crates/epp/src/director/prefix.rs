@@ -35,7 +35,7 @@ pub(crate) struct PrefixCache {
 #[derive(Debug)]
 pub(crate) struct Learned {
     chain: Vec<u64>,
-    /// Of its insert: a later one has a greater number.
+    /// The number of the insert: a later insert has a greater number.
     number: u32,
     /// So many of them the first endpoint was believed to have before.
     known: usize,
@@ -198,7 +198,7 @@ impl Learned {
     }
 }
 
-/// Where the index has what the endpoint cached in its present life.
+/// The slot of the index for what the endpoint has cached since it last started.
 fn cache_slot(endpoint: &Endpoint) -> Slot {
     endpoint.slot().after_restarts(endpoint.load().restarts())
 }
@@ -272,7 +272,8 @@ mod tests {
         assert!(cache.learned(Vec::new(), 0).is_none());
     }
 
-    /// Both were picked before the answer to either was written. One was not served there, the other was.
+    /// Both requests were picked before either response was recorded. One was not served by the endpoint, the other
+    /// was.
     #[test]
     fn blocks_that_another_request_put_there_stay() {
         let (cache, mut registry) = (mk_cache(), Registry::default());

@@ -55,7 +55,8 @@ impl Director {
         }
         let readers = bodies::prepare(config, resolved, &head, parsed.as_ref(), &body, &mut edit)?;
         if body.starts_with(BYTE_ORDER_MARK) && parsed.is_some() {
-            // The server gets the JSON alone. An error: the body is made anew for a server of another protocol.
+            // The server gets the JSON alone. This is an error only if the body is rewritten for a server of another
+            // protocol.
             let _ = edit.splice(Splice {
                 at: 0..BYTE_ORDER_MARK.len(),
                 with: Bytes::new(),

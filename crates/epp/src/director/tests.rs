@@ -246,7 +246,7 @@ fn no_request_waits_for_an_endpoint_that_subset_labels_or_roles_forbid() {
     assert!(is_hopeless(None, None), "none decodes");
 }
 
-/// Gateways go on to another pool at 503, and not at 429.
+/// Gateways try another pool after 503, and not after 429.
 #[rstest]
 #[case::empty(&[], None, None, 503, "no-endpoints")]
 #[case::other_subset(&["10.0.0.1:8000"], Some("10.9.9.9"), None, 503, "no-endpoints")]
@@ -281,7 +281,7 @@ fn what_no_member_can_take_is_sent_to_another_pool_before_it_is_shed(
     assert_eq!((reject.status(), reject.reason()), (status, reason));
 }
 
-/// Reads a request's body, as its stream does.
+/// Reads a request's body as its stream reads it.
 fn mk_read(path: &'static str, body: &'static str) -> Query {
     let body = Bytes::from_static(body.as_bytes());
     let api = Api::for_path(path.as_bytes()).unwrap().unwrap();
@@ -315,7 +315,7 @@ fn a_client_directs_no_transfer_of_a_kv_cache_unless_that_is_allowed() {
     assert_eq!(sent(&director), BODY);
 }
 
-/// vLLM takes it for the prompt, beside the text that the Processor reads.
+/// vLLM uses this member as the prompt, beside the text that the Processor reads.
 #[rstest]
 #[case::coordinator(true, r#"{"prompt_token_ids":null,"a":1}"#, 0)]
 #[case::nobody(false, "null", 1)]
@@ -343,7 +343,7 @@ fn transfer_parameters_bring_no_prompt_past_the_processor(
     assert_eq!(director.transfers_removed.get(), removed);
 }
 
-/// It may have a member further on that its client may not give.
+/// The part that was not read may have a member that the client may not set.
 #[test]
 fn a_body_seen_in_part_is_refused_in_a_pool_whose_servers_have_roles() {
     let director = mk_director(&["10.0.0.1:8000"]);
@@ -362,7 +362,7 @@ fn a_body_seen_in_part_is_refused_in_a_pool_whose_servers_have_roles() {
     assert!(decide(&director, cut()).is_ok());
 }
 
-/// The client's name of the model could not be put back into it.
+/// The model name that the client sent could not be put back into a compressed response.
 #[rstest]
 #[case::rewritten("gpt-4o", &["accept-encoding"])]
 #[case::as_it_is("m", &[])]
@@ -397,7 +397,7 @@ fn no_compressed_answer_is_asked_for_where_its_model_is_changed(
     assert_eq!(edit.headers_to_remove(), removed);
 }
 
-/// It is no part of the JSON, whose members may be edited.
+/// The mark is not part of the JSON, whose members may be edited.
 #[test]
 fn a_byte_order_mark_does_not_go_on() {
     let director = mk_director(&["10.0.0.1:8000"]);

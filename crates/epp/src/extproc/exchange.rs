@@ -77,9 +77,10 @@ pub(super) struct Exchange {
     reports_served: bool,
     /// The endpoint that served the response, as the proxy says.
     served: Option<SocketAddr>,
-    /// What an endpoint was to have cached of a request that it did not get, and that endpoint, until somebody takes it.
+    /// What was recorded as cached for a request that its endpoint did not receive, with that endpoint, until it is
+    /// taken.
     unserved: Option<(Learned, Arc<Endpoint>)>,
-    /// What the endpoint that responds has cached, if it is the one that was picked, until somebody takes it.
+    /// What the responding endpoint has cached, if it is the endpoint that was picked, until it is taken.
     confirmed: Option<(Learned, Arc<Endpoint>)>,
     closed: bool,
 }
@@ -227,7 +228,7 @@ impl Exchange {
             (RequestHalf::Awaited | RequestHalf::Collecting(_) | RequestHalf::Reading(_), _) => {
                 true
             }
-            // What the response's headers do not say is not said later.
+            // What the response's headers do not report is not reported later.
             (_, Some(picked)) if !picked.served => self.response == ResponseHalf::Awaited,
             _ => self.reports_served && self.response == ResponseHalf::Awaited,
         }
@@ -255,7 +256,7 @@ impl Exchange {
         }
     }
 
-    /// None of the pool serves the request: it counts at none, and none has its prompt.
+    /// Records that no endpoint of the pool serves the request: it is counted at none, and none has cached its prompt.
     pub(super) fn serve_elsewhere(&mut self) {
         if let Some(picked) = &mut self.picked {
             picked.booking.release();
@@ -292,8 +293,8 @@ impl Exchange {
         }
     }
 
-    /// The stream ends, however the exchange stands. What its response said of tokens counts all the same; and without any
-    /// response it is not known that the endpoint got the request.
+    /// Ends the exchange in whatever state it is. Token counts that its response reported are still recorded. Without
+    /// any response it is not known whether the endpoint received the request.
     pub(super) fn abandon(&mut self) -> Outputs {
         let mut outputs = Outputs::new();
         if let Some(mut picked) = self.picked.take() {
@@ -306,7 +307,7 @@ impl Exchange {
         outputs
     }
 
-    /// The stream is over at once, whatever its state is.
+    /// Ends the exchange at once, in whatever state it is.
     pub(super) fn fail(&mut self) {
         self.close(Close::Done);
     }
@@ -556,7 +557,7 @@ impl Exchange {
 
     /// What changes in the response's headers.
     fn response_edit(&self, head: ResponseHead) -> Option<Box<Route>> {
-        // An error is no session that was served: its client is free to go elsewhere.
+        // An error starts no session: its client may be routed to another endpoint.
         let is_success = (200..300).contains(&head.status);
         let session = self.served_session().filter(|_| is_success);
         let session = session.and_then(|(session, endpoint)| session.response_header(endpoint));

@@ -90,7 +90,7 @@ impl Live {
         self.endpoint = endpoint.cloned();
         match (&mut self.charge, endpoint) {
             (Some(charge), Some(_)) => charge.move_to(address),
-            // It takes nothing from any member.
+            // The address is not in the pool: the request counts at no endpoint.
             _ => self.charge = None,
         }
     }

@@ -63,7 +63,7 @@ pub(super) struct Shared {
     pub(super) reader: Reader,
     /// Of the same thread.
     pub(super) open: OpenStreams,
-    /// A proxy showed the headers of a response, and so will show those of others.
+    /// Whether a proxy sent the headers of a response, and so will send those of others.
     pub(super) sees_responses: AtomicBool,
     pub(super) tracing: Option<Tracing>,
 }

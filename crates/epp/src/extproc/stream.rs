@@ -61,9 +61,9 @@ struct Dialog<S> {
     messages: S,
     exchange: Exchange,
     outputs: VecDeque<Output>,
-    /// It let the writes of a connection go first, which it does once.
+    /// Whether it let the writes of a connection go first, which it does once.
     gave_way: bool,
-    /// What the client gets is decided and said.
+    /// Whether the client's answer is decided and sent.
     is_answered: bool,
     /// The end, once the last output is out.
     ended: Option<Result<(), Status>>,
@@ -78,7 +78,7 @@ struct Dialog<S> {
     /// Hash of the attributes that were read last: a proxy may send the same ones with each message.
     attributes: Option<u64>,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The proxy gave the stream up before its end.
+    /// Whether the proxy reset the stream before its end.
     is_reset: bool,
     /// When the end of the drain was seen from outside.
     drained_at: Option<Moment>,
@@ -128,7 +128,7 @@ where
             return Poll::Pending;
         }
         dialog.gave_way = false;
-        // Nothing of this stream is used after a panic but what [`Dialog::fail`] does, and no other stream sees its state.
+        // After a panic only [`Dialog::fail`] uses the state of this stream, and no other stream uses it.
         let polled = catch_unwind(AssertUnwindSafe(|| dialog.poll_next(cx)));
         polled.unwrap_or_else(|_| dialog.fail())
     }
@@ -535,9 +535,9 @@ where
 }
 
 impl<S> Dialog<S> {
-    /// An endpoint did not get a request: what it was to have cached of it is not there. Only a reset says so. A proxy closes
-    /// a stream in order once nothing is left to say, which on a route that shows no responses is before them; and one
-    /// that shows no response to anybody may reset all streams.
+    /// Removes the cache entry of a request that an endpoint did not receive. Only a reset of the stream shows this: a
+    /// proxy closes a stream in order once it has nothing left to send, which on a route that sends no responses
+    /// happens before them. A proxy that sends no response to any EPP may reset all streams.
     fn take_back(&mut self) {
         if let Some((learned, endpoint)) = self.exchange.take_unserved()
             && self.is_reset
@@ -558,7 +558,7 @@ impl<S> Drop for Dialog<S> {
                 }
             }
         }
-        // What was closed in order has nothing left to take back.
+        // A stream that was closed in order has nothing left to remove.
         self.is_reset = true;
         self.take_back();
         if let Some(live) = &mut self.live {

@@ -19,7 +19,7 @@ const MAX_NAME: usize = 256;
 /// Series whose values are remembered, where these are sums. An engine has one for each set of adapters that ran together.
 const MAX_SUMS: usize = 1024;
 
-/// A day, by which the clock of an engine may be ahead.
+/// The most that the clock of an engine may be ahead, in seconds: one day.
 const TOLERANCE: f64 = 86_400.0;
 
 /// Keeps the newest series of a page. The engine makes one for each combination of adapters it ever ran, with the time
@@ -32,14 +32,14 @@ pub(super) struct LoraReader {
     /// Labels of this page's newest series.
     labels: Vec<u8>,
     at: Option<f64>,
-    /// Times after this one, in seconds since 1970, are none.
+    /// The latest valid time, in seconds since 1970; later values are not times.
     latest: f64,
     has_series: bool,
-    /// The newest series is one whose value changed.
+    /// Whether the value of the newest series changed.
     is_changed: bool,
-    /// The page declares the metric, with or without series.
+    /// Whether the page declares the metric, with or without series.
     is_declared: bool,
-    /// Once a value was seen that is no time.
+    /// The sums of times; present once a value was read that is not a time.
     sums: Option<Sums>,
     /// Labels of the adapters reported last. The value is not compared: it changes while the adapters stay.
     reported: Option<Vec<u8>>,
@@ -49,25 +49,27 @@ pub(super) struct LoraReader {
 #[derive(Debug, Default)]
 struct Sums {
     known: HashMap<u64, f64>,
-    /// Pages since the first one, of which a part may have been read before.
+    /// Number of pages since the first one, of which a part may have been read before.
     pages: u64,
 }
 
-/// What the value of a series is to that on the last page.
+/// How the value of a series compares with its value on the last page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// The same, or nothing to compare with.
+    /// The value is the same, or there is no earlier value.
     None,
-    /// A process set it, or it is a new series.
+    /// A process updated the value, or the series is new.
     Newer,
-    /// Times of a process only grow: others run now, and what the former ones had says nothing.
+    /// The value is smaller. Times of a process only grow, so other processes run now and earlier values no longer
+    /// count.
     Smaller,
 }
 
 // === impl LoraReader ===
 
 impl LoraReader {
-    /// The next page is asked for at this time, in seconds since 1970. Until then any time is believed.
+    /// Starts a page that is requested at this time, in seconds since 1970. Before the first call every time is
+    /// accepted.
     pub(super) fn begin(&mut self, now: f64) {
         self.latest = now + TOLERANCE;
     }
@@ -103,7 +105,7 @@ impl LoraReader {
         self.is_declared = true;
     }
 
-    /// What the page said, at its end.
+    /// Returns what the page reported, at its end.
     pub(super) fn finish(&mut self) -> PageLora {
         let has_series = std::mem::take(&mut self.has_series);
         let is_declared = std::mem::take(&mut self.is_declared);
@@ -163,7 +165,7 @@ impl Default for LoraReader {
 // === impl Sums ===
 
 impl Sums {
-    /// Begins anew with the first value that is smaller than on the last page.
+    /// Records the value. The sums start again with the first value that is smaller than on the last page.
     fn change(&mut self, series: u64, value: f64) -> Change {
         if let Some(known) = self.known.get_mut(&series) {
             let former = std::mem::replace(known, value);

@@ -52,7 +52,8 @@ impl<'l> Sample<'l> {
         }
     }
 
-    /// A hash of its labels but for [`SAME_SCHEDULER`]: equal of samples that say the same of one scheduler.
+    /// A hash of its labels except [`SAME_SCHEDULER`]: samples that report the same value of one scheduler have the
+    /// same hash.
     pub(super) fn identity(self) -> u64 {
         let (mut hash, mut rest) = (0, self.labels);
         while let Some((key, value, behind)) = split_label(rest) {

@@ -18,7 +18,7 @@ use super::{
 /// 256 KiB: a line with a thousand adapter names is far below. A longer one is passed over.
 const MAX_LINE: usize = 256 * 1024;
 
-/// Series of one metric that are told apart; engines have one per rank and model.
+/// Number of series of one metric that are kept apart; engines have one for each rank and model.
 const MAX_SERIES: usize = 64;
 
 /// A share above it is in percent. Shares of a full cache may be a little above 1.
@@ -50,20 +50,20 @@ struct PageValues {
     block_size: Series,
     blocks: Series,
     started: Series,
-    /// By the last page that said it.
+    /// The process start time of the last page that reported it.
     last_started: Option<f64>,
 }
 
 /// The series of one metric, one per rank or model. Of those that differ by a process alone the greatest counts.
 #[derive(Debug, Default)]
 struct Series {
-    /// Each with the identity of its labels.
+    /// The values, each with the identity of its labels.
     values: Vec<(u64, f64)>,
-    /// Those beyond [`MAX_SERIES`], each by itself.
+    /// The sum of the series beyond [`MAX_SERIES`], each of which counts by itself.
     more: f64,
     more_count: f64,
     greatest: f64,
-    /// A value above [`PERCENT`] was seen, on this page or an earlier one of the same process.
+    /// Whether a value above [`PERCENT`] was read, on this page or an earlier one of the same process.
     is_percent: bool,
 }
 
@@ -89,7 +89,7 @@ impl Scanner {
         }
     }
 
-    /// The next page is asked for at this time, in seconds since 1970: later times on it are none.
+    /// Starts a page that is requested at this time, in seconds since 1970; later values on it are not times.
     pub(super) fn begin(&mut self, now: f64) {
         self.page.lora.begin(now);
     }
@@ -265,7 +265,7 @@ impl Series {
         }
     }
 
-    /// For the next page.
+    /// Removes the values, before the next page.
     fn clear(&mut self) {
         self.values.clear();
         self.more = 0.0;

@@ -495,7 +495,7 @@ async fn a_member_that_left_is_scraped_no_more() {
         .expect("its connection is closed");
 }
 
-/// Without it all endpoints would be scraped at the same moments from then on.
+/// Otherwise all endpoints would be scraped at the same moments from then on.
 #[tokio::test(start_paused = true)]
 async fn scrapes_are_spread_again_after_a_pause_of_the_thread() {
     const PHASES: [u64; 2] = [10, 40];

@@ -14,7 +14,7 @@ const DATA: &[u8] = b"data:";
 #[derive(Debug, Default)]
 pub(super) struct Events {
     line: Line,
-    /// The current event has data.
+    /// Whether the current event has data.
     has_data: bool,
     /// Events without usage are read too.
     all: bool,

@@ -271,7 +271,7 @@ fn a_usage_object_is_read_up_to_4_kib() {
     }
 }
 
-/// As the events of the Responses API, which repeat a request's instructions and tools before model and usage.
+/// The events of the Responses API repeat a request's instructions and tools before model and usage.
 #[test]
 fn an_event_is_read_whatever_its_size() {
     for kib in [10, 63, 65, 300] {

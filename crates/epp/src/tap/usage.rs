@@ -9,7 +9,7 @@ use serde::{
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-/// 2^53: up to here a float tells whole numbers apart.
+/// 2^53: up to this value a float represents each whole number exactly.
 const MAX_FLOAT: f64 = 9_007_199_254_740_992.0;
 
 /// Tokens as the engine counted them; `None`: it did not say. In Anthropic's format `input_tokens` may
@@ -35,7 +35,7 @@ enum Key {
     PromptTokensDetails,
     InputTokensDetails,
     CacheReadInputTokens,
-    /// In the details.
+    /// The number of cached tokens, a member of the details.
     CachedTokens,
     #[serde(other)]
     Other,
@@ -76,7 +76,7 @@ impl Usage {
 // === impl Members ===
 
 impl<'a> Members<'a> {
-    /// `None`: it is no object.
+    /// Reads the members of a JSON object; `None` if the text is not an object.
     fn read(json: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(json).ok()
     }
@@ -88,7 +88,7 @@ impl<'a> Members<'a> {
         Some(value.get())
     }
 
-    /// A whole number, which may also be written as `3.0`.
+    /// The value as a whole number, which may also be written as `3.0`.
     fn count(&self, key: Key) -> Option<u64> {
         let text = self.get(key)?;
         text.parse().ok().or_else(|| {

@@ -329,10 +329,10 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
             "fd00:96::/112"
         ]
     );
-    // A heartbeat is no change.
+    // A heartbeat changes nothing.
     assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world);
 
-    // A cluster without the API, and a role of before.
+    // This cluster has no ServiceCIDR API, and the gateway has an older role.
     let mut older = Index::default();
     on(&mut older, Event::ServiceCidrs(missing_kind()));
     on(&mut older, Event::Nodes(denied()));

@@ -11,7 +11,7 @@ use crate::world::{Gateway, GatewayClass, Key, Labels, ParametersRef, World};
 
 /// The key of the ConfigMap.
 pub(crate) const FILE: &str = "parameters.yaml";
-/// Of the text. What the page describes has some fifty values, and needs no alias.
+/// The limits of the text. What the page describes has some fifty values and needs no alias.
 const LIMITS: Limits = Limits {
     text: 64 << 10,
     expanded: 64 << 10,
@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits {
 };
 /// Entries of a list or map: more than any pod has use for, few enough for a Deployment.
 const MAX_ENTRIES: usize = 64;
-/// Envoy has connections of its own to each endpoint for each of them.
+/// Largest `concurrency`: each of Envoy's worker threads has its own connections to each endpoint.
 const MAX_CONCURRENCY: u32 = 1024;
 /// An answer of the pool chart's route takes 300 s at most, connections are renewed within 15 s, and load balancers have
 /// 15 s to learn that a pod ends.
@@ -46,7 +46,7 @@ pub(crate) struct RawParameters {
     pod_security_context: Option<PodSecurityContext>,
 }
 
-/// What a ConfigMap's text says, or what is wrong with it.
+/// The parameters in a ConfigMap's text, or what is wrong with it.
 pub(crate) type Parsed = Result<RawParameters, String>;
 
 /// How the Service of a Gateway is reached.

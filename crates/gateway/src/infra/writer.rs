@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(reports, Reports::default());
     }
 
-    /// The API server quotes what it refuses.
+    /// The API server quotes the value that it rejects.
     #[tokio::test]
     async fn a_refusal_of_any_length_is_reported_in_few_words() {
         let long = "x".repeat(3_000_000);

@@ -117,7 +117,7 @@ pub(crate) enum BadPicker {
     PortMissing(Key),
 }
 
-/// A kind as references name it, for people.
+/// The name of a kind for messages.
 fn kind_of(group: &str, kind: &str) -> String {
     if group.is_empty() {
         format!("kind {} of the core group", quoted(kind))
@@ -126,8 +126,8 @@ fn kind_of(group: &str, kind: &str) -> String {
     }
 }
 
-/// What the reference should say. Pools and imports have had several groups, and a reference without one means the core
-/// group: so the kind may be right and the group wrong.
+/// The correct reference for a kind. Pools and imports have had several groups, and a reference without one means the
+/// core group: so the kind may be right and the group wrong.
 fn instead_of(kind: &str) -> String {
     match kind {
         "InferencePool" => format!("{POOL_GROUP}/InferencePool (group: {POOL_GROUP})"),

@@ -4,14 +4,14 @@
 use crate::text::quoted;
 use crate::world::{HeaderEdit, Redirect, RouteFilter};
 
-/// Headers that say where a message ends, or that belong to one connection: each side of Envoy has its own.
+/// Headers that mark where a message ends, or that belong to one connection: each side of Envoy has its own.
 ///
-/// Envoy removes those that it receives (RFC 9110, section 7.6.1; RFC 9113, section 8.2.2) and writes its own. What a route
-/// adds comes after that, and is written as it is: a model server that reads `content-length: 3` takes the rest of the body for
-/// the next request, whose answer another client gets. Removing one does the same where the receiver relies on it.
-/// `http2-settings` belongs to an upgrade to HTTP/2, `expect` asks for an interim answer that the client did not ask for,
-/// `trailer` announces what Envoy may drop. `proxy-authenticate` and `proxy-authorization` are not here: they are credentials
-/// and change no framing, and a route may need them for a backend that is a proxy.
+/// Envoy removes those that it receives (RFC 9110, section 7.6.1; RFC 9113, section 8.2.2) and writes its own. Headers
+/// that a route adds are written after that, unchanged: a model server that reads `content-length: 3` reads the rest of
+/// the body as the next request, whose answer another client gets. Removing one does the same where the receiver relies
+/// on it. `http2-settings` belongs to an upgrade to HTTP/2, `expect` requests an interim answer that the client did not
+/// request, `trailer` announces what Envoy may drop. `proxy-authenticate` and `proxy-authorization` are not here: they
+/// are credentials and change no framing, and a route may need them for a backend that is a proxy.
 const OF_CONNECTION: [&str; 10] = [
     "connection",
     "content-length",
@@ -25,7 +25,7 @@ const OF_CONNECTION: [&str; 10] = [
     "upgrade",
 ];
 
-/// Beginnings of the headers by which Envoy, its hops and endpoint pickers speak to each other.
+/// Prefixes of the headers that Envoy, its hops and endpoint pickers exchange.
 const INTERNAL: [&str; 3] = ["x-envoy-", "x-gateway-destination-endpoint", "x-isthmus-"];
 
 /// What of the filter Envoy would refuse, or nobody could use; `None`: nothing.
@@ -47,7 +47,7 @@ fn of_edit(edit: &HeaderEdit) -> Option<String> {
     Some(format!("the value of header {name} has control characters"))
 }
 
-/// Why no filter may set, add or remove the header; names have no case.
+/// Why no filter may set, add or remove the header; names are compared without case.
 fn of_name(name: &str) -> Option<String> {
     if !is_token(name) {
         return Some(format!("{} is no name of a header", quoted(name)));

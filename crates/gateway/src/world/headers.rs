@@ -1,9 +1,9 @@
-//! Names of headers, which have no case: `x-a` and `X-A` are one.
+//! Names of headers, which are compared without case: `x-a` and `X-A` are the same.
 
 use std::collections::BTreeSet;
 
-/// The entries without those whose header an earlier one has. Gateway API says so for matches and filters alike: the list of
-/// the object is a map by exact name, so the API server lets through names that differ in case.
+/// The entries without those whose header an earlier one has. Gateway API requires this for matches and for filters:
+/// the list of the object is a map by exact name, so the API server accepts names that differ in case.
 pub(super) fn first_of_each<T>(
     entries: impl IntoIterator<Item = T>,
     name: fn(&T) -> &str,

@@ -315,7 +315,7 @@ pub(crate) fn inference_pool(object: &inference_pool::InferencePool) -> Inferenc
     }
 }
 
-/// What Services of this cluster get their addresses from.
+/// The ranges from which Services of this cluster get their addresses.
 pub(crate) fn service_cidr(object: &ServiceCIDR) -> Vec<Cidr> {
     let cidrs = object.spec.as_ref().and_then(|spec| spec.cidrs.as_ref());
     let cidrs = cidrs.into_iter().flatten();
@@ -366,8 +366,8 @@ fn imported_cluster(entry: &crd::ImportedCluster) -> ImportedCluster {
     }
 }
 
-/// Their form is checked as the controller checks it, and not that they are of that cluster: who may write the status of an
-/// import may say 10.0.0.0/8. What is denied here is denied then as well.
+/// The form of the networks is checked as the controller checks it, but not that they are of that cluster: a client
+/// that may write the status of an import may write 10.0.0.0/8. Networks that are denied here are denied then as well.
 fn pod_cidrs(texts: &[String]) -> Vec<Cidr> {
     let texts = texts.iter().take(MAX_POD_CIDRS);
     let networks: BTreeSet<Cidr> = texts

@@ -10,7 +10,7 @@ use accesslog::access_log_filter::FilterSpecifier;
 
 /// One kind of error.
 struct Error {
-    /// Beginnings of `response.code_details`, by which Envoy says why it answers itself.
+    /// Prefixes of `response.code_details`, the reasons for answers that Envoy itself makes.
     details: &'static [&'static str],
     /// The status where it is not Envoy's own.
     status: Option<u32>,
@@ -23,7 +23,7 @@ struct Error {
     message: &'static str,
 }
 
-/// `BASE` with nothing special.
+/// The base of all entries: no field is set.
 const BASE: Error = Error {
     details: &[],
     status: None,
@@ -35,11 +35,13 @@ const BASE: Error = Error {
 /// Envoy's status for a pick that it refuses. A picker's own answers may have it as well.
 const REFUSED_PICK: u32 = 403;
 
-/// Statuses of answers at a hop that are always marked: nothing here can serve the request, whoever says so.
+/// Statuses of answers at a hop that are always marked: this cluster cannot serve the request, whichever program
+/// answers.
 const MARKED: [u32; 2] = [503, 508];
 
 const ERRORS: [Error; 10] = [
-    // Envoy's 403 reads like a rejected key. Clients that try WebSocket first go on by HTTP at once after 426, and only then.
+    // Envoy's 403 reads like a rejected key. Clients that try WebSocket first use HTTP at once after 426, and only
+    // then.
     Error {
         details: &["upgrade_failed"],
         status: Some(426),
@@ -128,7 +130,7 @@ const ERRORS: [Error; 10] = [
     },
 ];
 
-/// For the listeners that clients reach.
+/// The configuration for listeners that clients reach.
 pub(crate) fn edge() -> hcm::LocalReplyConfig {
     let mappers = ERRORS.iter().map(|error| as_json(error, None));
     hcm::LocalReplyConfig {
@@ -228,7 +230,7 @@ fn has_status(status: u32) -> FilterSpecifier {
     })
 }
 
-/// Such answers get the status `to` where there is one, and are marked as not the model's.
+/// Marks these answers as not the model server's, and sets their status to `to` where it is given.
 fn mark(such: FilterSpecifier, to: Option<u32>) -> hcm::ResponseMapper {
     hcm::ResponseMapper {
         filter: Some(filter(such)),
@@ -243,7 +245,7 @@ fn marking() -> core::HeaderValueOption {
     header(FAILOVER, "1", OverwriteIfExistsOrAdd)
 }
 
-/// gRPC-Web is as gRPC.
+/// Matches requests that are neither gRPC nor gRPC-Web.
 fn not_grpc() -> FilterSpecifier {
     use route::header_matcher::HeaderMatchSpecifier::StringMatch;
     let grpc = matcher::string_matcher::MatchPattern::Prefix("application/grpc".to_owned());
@@ -275,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// Each answer on a line: when, then what becomes of it.
+    /// One line for each answer: the condition, then the resulting answer.
     fn show(config: &hcm::LocalReplyConfig) -> String {
         let lines = config.mappers.iter().map(|mapper| {
             let filter = mapper.filter.as_ref().unwrap();

@@ -19,12 +19,12 @@ const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 /// gRPC metadata that tells an EPP how many endpoints it may name.
 const MAX_ENDPOINTS: &str = "x-isthmus-max-endpoints";
 
-/// Whose EPP is asked.
+/// The cluster whose EPP is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Picker {
-    /// That of a pool of this cluster.
+    /// The EPP of a pool of this cluster.
     Local,
-    /// That of another cluster: it chooses an endpoint, and nothing else of where a request goes.
+    /// The EPP of another cluster: it may choose an endpoint and may change nothing else of where a request is sent.
     Remote,
 }
 
@@ -73,11 +73,12 @@ pub(crate) fn filter(picker: Picker) -> hcm::HttpFilter {
     }
 }
 
-/// What an EPP may not change, as a regular expression: who the caller is, what we tell ourselves, and what changes how the
-/// receiver reads a message. That of another cluster may not change the path either, else it could read any page of whatever
-/// listens at an address that it may name. Envoy itself protects method, scheme and authority, and keeps `content-length`
-/// right, which an EPP that changes bodies may name. It takes no expression above a program size of 100, which this one has
-/// nearly: other headers of a connection, such as `keep-alive`, do no harm.
+/// The headers that an EPP may not change, as a regular expression: those that identify the caller, those of Isthmus
+/// itself, and those that change how the receiver reads a message. The EPP of another cluster may not change the path
+/// either, else it could read any page of any server at an address that it may name. Envoy itself protects method,
+/// scheme and authority, and keeps `content-length` right, which an EPP that changes bodies may name. Envoy accepts no
+/// expression above a program size of 100, which this one nearly has: other headers of a connection, such as
+/// `keep-alive`, do no harm.
 fn untouchable(picker: Picker) -> String {
     let path = match picker {
         Picker::Local => "",

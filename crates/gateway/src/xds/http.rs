@@ -42,7 +42,7 @@ pub(crate) fn options(
     wrapped(protocol, None, filters)
 }
 
-/// As it is spoken to model servers.
+/// The protocol options for connections to model servers.
 pub(crate) fn of_servers(
     http2_wanted: bool,
     filters: Vec<hcm::HttpFilter>,

@@ -38,9 +38,9 @@ pub(crate) fn edge(name: &str, port: &PortModel, options: &Options) -> listener:
             ..InternalAddressConfig::default()
         }),
         normalize_path: Some(boolean(true)),
-        // The name is the same with it, and would match no route.
+        // A host name with a trailing dot means the same, and would match no route.
         strip_trailing_host_dot: true,
-        // What nginx speaks to what is behind it unless told otherwise.
+        // By default nginx uses HTTP/1.0 to its upstreams.
         http_protocol_options: Some(core::Http1ProtocolOptions {
             accept_http_10: true,
             ..core::Http1ProtocolOptions::default()

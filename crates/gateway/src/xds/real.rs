@@ -102,7 +102,7 @@ async fn pick_outside_the_exporters_pods_is_refused() {
     assert_eq!(answer.status, 502, "{answer:?}");
 }
 
-/// The EPP of another cluster chooses an endpoint, and not what is asked of it; that of this cluster may.
+/// The EPP of another cluster may choose an endpoint and may not change the request; that of this cluster may.
 #[tokio::test(flavor = "multi_thread")]
 async fn remote_epp_does_not_choose_the_path() {
     let mut bed = Bed::start(|_| {}).await;

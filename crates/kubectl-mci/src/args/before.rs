@@ -34,7 +34,7 @@ impl BeforeArgs {
             Command::Export(args) => self.of_both(&mut args.pool.context, &mut args.home),
             Command::Unexport(args) => self.of_one(&mut args.pool.context),
             Command::Route(args) => self.of_one(&mut args.pool.context),
-            // what the shell asks for needs no cluster
+            // completion in a shell needs no cluster
             Command::Completion(_) | Command::Complete { .. } => Ok(()),
         }
     }
@@ -96,7 +96,7 @@ fn give(flag: &str, before: Option<String>, after: &mut Option<String>) -> Resul
     }
 }
 
-/// The same where the command has a default.
+/// Like [`give`], for a flag with a default value.
 fn give_over(
     flag: &str,
     before: Option<String>,
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::args::Args;
 
-    /// Contexts of the cluster and of home, namespace and ClusterSet of home.
+    /// The contexts of the cluster and of home, and the namespace and the ClusterSet of home.
     fn parse(line: &str) -> Result<[String; 4], String> {
         let args = Args::try_parse_from(line.split_whitespace());
         let Args {

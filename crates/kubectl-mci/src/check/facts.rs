@@ -28,7 +28,7 @@ pub(crate) struct Facts {
 // === impl Facts ===
 
 impl Facts {
-    /// What makes or renews a membership, as `kubectl mci join` accepts it.
+    /// The `kubectl mci join` command that creates or renews a membership.
     pub(super) fn join(&self, name: &str) -> String {
         let member = self.home.members.iter().find(|one| one.name == name);
         let join = self.join_command(name);
@@ -95,7 +95,7 @@ pub(crate) struct HomeFacts {
 // === impl HomeFacts ===
 
 impl HomeFacts {
-    /// The flags that lead a command there.
+    /// The flags that select this cluster.
     pub(super) fn flags(&self) -> String {
         let place = Place {
             context: &self.context,
@@ -120,7 +120,7 @@ pub(crate) struct Workload {
 pub(crate) struct MemberFacts {
     pub(crate) name: String,
     pub(crate) source: String,
-    /// None: `kubectl mci join` renews it.
+    /// The other object that holds the name; none where `kubectl mci join` renews the membership.
     pub(crate) held: Option<Held>,
     pub(crate) credentials: CredentialFacts,
 }
@@ -128,9 +128,9 @@ pub(crate) struct MemberFacts {
 /// A name that another object than the Secret of `kubectl mci join` holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// How its credentials are renewed where they are.
+    /// How its credentials are renewed at their source.
     pub(crate) renewal: String,
-    /// How the name is given up there.
+    /// How the name is released at its source.
     pub(crate) removal: String,
 }
 
@@ -170,7 +170,7 @@ pub(crate) enum Tried {
     /// They are good; with the cluster's uid, if they may see it.
     Works(Option<String>),
     Refused(String),
-    /// The server answers, and its certificate is of another authority than the credentials have, for whoever uses them.
+    /// The server answers with a certificate of an authority that the credentials do not trust, for any client.
     Untrusted(String),
     /// Not from here: the controller may reach what we do not.
     Unreached(String),
@@ -200,7 +200,7 @@ pub(crate) struct Inside {
     pub(crate) gateway: Read<Option<Workload>>,
     /// Services of exported pools' endpoint pickers, by namespace and name of the pool.
     pub(crate) pickers: BTreeMap<(String, String), Read<Picker>>,
-    /// Addresses of the same pools' ready pods, of some where there are many.
+    /// Addresses of the ready pods of the same pools, limited to some where there are many.
     pub(crate) pods: BTreeMap<(String, String), Read<Vec<IpAddr>>>,
 }
 

@@ -183,7 +183,7 @@ async fn members(members: &[Definition], home: &Cluster, namespace: &str) -> Vec
     stream::iter(facts).buffered(AT_ONCE).collect().await
 }
 
-/// Who holds the name of a member; none: the Secret that `kubectl mci join` writes. Pure.
+/// The object that holds the name of a member; none if it is the Secret that `kubectl mci join` writes. Pure.
 fn held(member: &Definition, home: &str, namespace: &str) -> Option<Held> {
     let source = &member.source;
     let renewal = match source {
@@ -243,7 +243,7 @@ async fn attempt(config: &kube::Config, name: &str) -> (Tried, Option<Cluster>) 
     (tried, works.then_some(member))
 }
 
-/// A certificate that is refused has come from a server. Pure.
+/// The result of a failed call. A certificate that is rejected came from a server. Pure.
 fn unanswered(problem: String) -> Tried {
     if problem.starts_with(BAD_CERTIFICATE) {
         Tried::Untrusted(problem)
@@ -266,7 +266,7 @@ async fn subject(member: &Cluster) -> Option<Subject> {
     })
 }
 
-/// How rustls begins to say that it refuses a server's certificate.
+/// The beginning of rustls's error for a server's certificate that it rejects.
 const BAD_CERTIFICATE: &str = "invalid peer certificate";
 
 /// Pools by namespace and name.

@@ -29,9 +29,9 @@ pub(super) struct Change {
     changed: bool,
     /// The condition that the pool had then: it says nothing of the change.
     condition: Option<Condition>,
-    /// The mode that its annotation asks for; none: the controller's default.
+    /// The mode that its annotation requests; none means the controller's default.
     mode: Option<RoutingMode>,
-    /// Whether the mode is what changed, and nothing else.
+    /// Whether only the mode has changed.
     is_of_mode: bool,
 }
 
@@ -65,7 +65,7 @@ impl Change {
         self.mode
     }
 
-    /// Whether entries in other clusters show a change of mode; none: they cannot tell.
+    /// Whether entries in other clusters show a change of mode; none if there is no entry to compare.
     fn is_carried(&self, reach: Option<&Reach>) -> Option<bool> {
         let mode = self.mode.filter(|_| self.is_of_mode)?;
         let entries = &reach?.entries;
@@ -121,8 +121,8 @@ pub(super) fn exported(
     }
 }
 
-/// What to say of an export that is done (`text`), by what other clusters have of it; none: they were not looked at. Those
-/// that could not be seen are said and not waited for.
+/// The result of a finished export (`text`) with the state of its entries in other clusters; none if these were not
+/// read. Clusters that could not be read are reported, and the command does not wait for them.
 pub(super) fn usable(text: String, reach: Option<&Reach>) -> Progress {
     let Some(reach) = reach else {
         return Progress::Done(text);
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// The condition stays word for word.
+    /// The condition does not change at all.
     #[rstest]
     #[case::the_entries_have_it(&[RoutingMode::EndpointMode], Progress::Done("why".to_owned()))]
     #[case::one_has_it_not(&[RoutingMode::EndpointMode, RoutingMode::ParentMode], Progress::Waiting("not all other clusters have it in EndpointMode yet (Exported: why)".to_owned()))]

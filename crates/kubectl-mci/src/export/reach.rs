@@ -11,20 +11,20 @@ use crate::{
     status::{self, Seen},
 };
 
-/// The clusters that may import what one of them exports.
+/// The clusters that may import from one exporting cluster.
 pub(super) struct Others {
     /// Name of the exporting cluster in the ClusterSet.
     exporter: String,
-    /// Else why they are not known.
+    /// How to read each of them; the error is why they are not known.
     pub(super) looks: Result<Vec<Look>, String>,
 }
 
-/// What the others have of an export.
+/// The entries of an export in the other clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// Clusters that have an entry of it.
+    /// The entries, one for each cluster that has one.
     pub(super) entries: Vec<EntryView>,
-    /// Clusters that were not seen, and why.
+    /// Clusters that could not be read, and why.
     pub(super) unseen: Vec<String>,
 }
 
@@ -33,14 +33,14 @@ pub(super) struct Reach {
 pub(super) struct EntryView {
     pub(super) cluster: String,
     pub(super) mode: RoutingMode,
-    /// Else why it is not ready.
+    /// Whether the entry is ready; the error is the reason why it is not.
     pub(super) ready: Result<(), String>,
 }
 
 // === impl Others ===
 
 impl Others {
-    /// Home's members, or those named, but for the exporting cluster itself.
+    /// Home's members, or the clusters in `--contexts`, except the exporting cluster itself.
     pub(super) async fn of(exporter: &Cluster, args: &FleetArgs, contexts: &Contexts) -> Self {
         let mut others = Self {
             exporter: exporter.name.clone(),
@@ -72,7 +72,7 @@ impl Others {
         others
     }
 
-    /// What they have of the pool now; none: they are not known.
+    /// The current entries of the pool; none if the clusters are not known.
     pub(super) async fn look(&self, namespace: &str, pool: &str) -> Option<Reach> {
         let looks = self.looks.as_ref().ok()?;
         let seen = status::gather(looks, Some(namespace)).await;
@@ -83,7 +83,7 @@ impl Others {
 // === impl Reach ===
 
 impl Reach {
-    /// By what was seen in the pool's namespace of the other clusters. Pure.
+    /// Collects the entries from what was read in the pool's namespace of the other clusters. Pure.
     fn of(seen: &[Seen], exporter: &str, pool: &str) -> Self {
         let mut reach = Self::default();
         for one in seen.iter().filter(|one| one.cluster != exporter) {

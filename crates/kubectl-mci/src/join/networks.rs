@@ -5,24 +5,24 @@ use std::net::IpAddr;
 use crd::networks::{Cidr, MAX_POD_CIDRS, parse_pod_cidrs};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-/// Networks, and what shows them.
+/// Networks, and the objects that they were found by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) networks: Vec<Cidr>,
-    /// Each of the networks is around some of these.
+    /// The ranges or addresses that were found; each of the networks contains some of them.
     pub(super) parts: Vec<Cidr>,
-    /// What the parts are, for people.
+    /// The kind of the parts, for messages.
     pub(super) of: &'static str,
 }
 
 /// What a cluster shows of the networks of its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// By the ranges that nodes have for their pods; none where they have none.
+    /// The networks from the nodes' ranges for pods; none where nodes have none.
     pub(super) nodes: Option<Found>,
-    /// By the addresses of its pods; none where it has none, or they are not known.
+    /// The networks from the addresses of pods; none where there is no pod, or the addresses are not known.
     pub(super) pods: Option<Found>,
-    /// What was not looked at, for people; empty: nothing.
+    /// What could not be read, for messages; empty if all could be read.
     pub(super) unchecked: String,
 }
 
@@ -30,10 +30,10 @@ pub(super) struct Shown {
 /// this length around the ranges holds those of nodes to come.
 const AROUND_V4: u8 = 16;
 const AROUND_V6: u8 = 56;
-/// Parts in a message; of the others there is only the number.
+/// Number of parts that a message lists; the others are only counted.
 const SHOWN: usize = 4;
 
-/// By the ranges that nodes have for their pods; none where they have none.
+/// The networks from the nodes' ranges for pods; none where nodes have none.
 pub(super) fn of_nodes(nodes: &[Node]) -> Option<Found> {
     let specs = nodes.iter().filter_map(|node| node.spec.as_ref());
     let ranges = specs.flat_map(|spec| {
@@ -46,7 +46,7 @@ pub(super) fn of_nodes(nodes: &[Node]) -> Option<Found> {
     )
 }
 
-/// Addresses of a pod; of one that has its node's, or has ended, none.
+/// The addresses of a pod; none for a pod that uses its node's address or has ended.
 pub(super) fn addresses_of(pod: &Pod) -> Vec<Cidr> {
     let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network);
     let status = pod.status.as_ref();
@@ -64,7 +64,7 @@ pub(super) fn addresses_of(pod: &Pod) -> Vec<Cidr> {
         .collect()
 }
 
-/// By the addresses of its pods.
+/// The networks from the addresses of pods.
 pub(super) fn of_pods(addresses: Vec<Cidr>) -> Option<Found> {
     around(addresses.into_iter(), "the addresses of its pods")
 }
@@ -106,7 +106,7 @@ fn join_halves(mut networks: Vec<Cidr>) -> Vec<Cidr> {
     joined
 }
 
-/// The network whose halves these are.
+/// The network of which these are the two halves.
 fn whole_of(one: Cidr, other: Cidr) -> Option<Cidr> {
     let length = one.length().checked_sub(1)?;
     let both = one.at_length(length).masked();
@@ -117,7 +117,7 @@ fn whole_of(one: Cidr, other: Cidr) -> Option<Cidr> {
 // === impl Shown ===
 
 impl Shown {
-    /// What to believe: nodes have the ranges of pods to come.
+    /// The networks to use. Those of nodes come first, as they include pods that do not exist yet.
     pub(super) fn best(&self) -> Option<&Found> {
         self.nodes.as_ref().or(self.pods.as_ref())
     }
@@ -146,8 +146,8 @@ impl Shown {
         ))
     }
 
-    /// One that is in none of these networks, and what it is of: an address of a pod, else, where pods have theirs from their
-    /// nodes, the range of a node.
+    /// A range or address that is in none of these networks, and its kind: the address of a pod, or the range of a node
+    /// where pods get their addresses from their nodes.
     pub(super) fn outside(&self, networks: &[Cidr]) -> Option<(Cidr, &'static str)> {
         let nodes = self
             .nodes
@@ -164,7 +164,7 @@ impl Shown {
 // === impl Found ===
 
 impl Found {
-    /// As the annotation has it.
+    /// The networks as the annotation's value.
     /// # Errors
     /// When they cannot be the networks of a cluster's pods.
     pub(super) fn text(&self) -> Result<String, String> {
@@ -181,7 +181,7 @@ impl Found {
         Ok(text)
     }
 
-    /// `10.1.0.0/24, 10.1.1.0/24 and 7 more`.
+    /// The parts for a message, such as `10.1.0.0/24, 10.1.1.0/24 and 7 more`.
     pub(super) fn shown(&self) -> String {
         let mut text: Vec<String> = self
             .parts

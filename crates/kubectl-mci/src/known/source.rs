@@ -77,7 +77,7 @@ impl Source {
                 secret,
                 key,
             } => {
-                // what it says of its member would be believed of the next one of this name
+                // otherwise its networks and namespaces would apply to the next member of this name
                 let [networks, namespaces] = statement_files(name_of(key));
                 format!(
                     "kubectl --context {home} -n {namespace} patch secret {secret} --type=merge -p '{{\"data\": {{\"{key}\": null, \"{networks}\": null, \"{namespaces}\": null}}}}'"
@@ -97,7 +97,7 @@ impl Source {
 pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
     let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
     let keys = secret.data.iter().flatten();
-    // beside the kubeconfigs stand the networks and namespaces of their members
+    // the Secret also has the networks and namespaces of the members, beside their kubeconfigs
     let keys = keys.filter(|(key, _)| !is_no_kubeconfig(key));
     let keys = keys.map(|(key, bytes)| Definition {
         name: name_of(key).to_owned(),
@@ -113,7 +113,7 @@ pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
     keys.collect()
 }
 
-/// Of a member, by the key of its kubeconfig.
+/// The name of a member, from the key of its kubeconfig.
 fn name_of(key: &str) -> &str {
     key.rsplit_once('.').map_or(key, |(name, _)| name)
 }

@@ -1,4 +1,4 @@
-//! What gateways say of an import, in their own entries of its status. Pure.
+//! The conditions that gateways report for an import, in their own entries of its status. Pure.
 
 use crd::{
     Condition, ControllerParent, InferencePoolImport, annotations::GATEWAY_CONTROLLER, conditions,
@@ -8,29 +8,29 @@ use serde::Serialize;
 
 use super::Hole;
 
-/// Conditions of a parent that say whether requests get to the import; the data plane's own comes first.
+/// Conditions of a parent that show whether the import gets requests; the data plane's own comes first.
 const TELLING: [&str; 3] = [
     conditions::PROGRAMMED,
     conditions::RESOLVED_REFS,
     conditions::ACCEPTED,
 ];
 
-/// What one Gateway says of an import.
+/// The conditions that one Gateway reports for an import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct GatewayView {
-    /// The cluster that both are in.
+    /// The cluster of the Gateway and of the import.
     pub(crate) cluster: String,
-    /// `NAMESPACE/NAME`, and the controller where that is not ours.
+    /// `NAMESPACE/NAME`, and the name of the controller where it is not Isthmus.
     pub(crate) gateway: String,
-    /// `True`, `False` or `Unknown`; absent: it does not say it.
+    /// `True`, `False` or `Unknown`; absent if the Gateway does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) programmed: Option<String>,
-    /// Those of the first condition that is False, else of `Programmed`.
+    /// The reason of the first condition that is False, else of `Programmed`.
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-/// What each Gateway says of an import in a cluster.
+/// The conditions that each Gateway reports for an import in a cluster.
 pub(crate) fn gateways(cluster: &str, import: &InferencePoolImport) -> Vec<GatewayView> {
     let views = parents(import).map(|(controller, parent)| {
         let programmed = conditions::find(&parent.conditions, conditions::PROGRAMMED);
@@ -46,7 +46,7 @@ pub(crate) fn gateways(cluster: &str, import: &InferencePoolImport) -> Vec<Gatew
     views.collect()
 }
 
-/// A hole for each condition of a Gateway that is False.
+/// A problem for each condition of a Gateway that is False.
 pub(super) fn holes(import: &InferencePoolImport) -> Vec<Hole> {
     let holes = parents(import).flat_map(|(controller, parent)| {
         let gateway = name(import, controller, parent);

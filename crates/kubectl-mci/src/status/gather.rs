@@ -40,7 +40,7 @@ async fn read(cluster: &Cluster, namespace: Option<&str>) -> Result<Facts, CallE
         cluster.list(namespace, &params),
     );
     match (pools, imports) {
-        // it is the cluster that does not answer, or its user that may see nothing
+        // the cluster does not answer, or its user may read nothing
         (Err(error), Err(other)) if !error.is_not_found() && !other.is_not_found() => Err(error),
         (pools, imports) => Ok(Facts {
             namespaces,

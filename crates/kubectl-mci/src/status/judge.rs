@@ -26,7 +26,7 @@ const SUMMARIES: [&str; 2] = ["NamespaceMissing", "PartiallyExported"];
 struct Exporters<'a> {
     /// A legal export.
     exporting: BTreeSet<&'a str>,
-    /// Clusters whose pools were seen, whether they export or not.
+    /// Clusters whose pools could be read, whether they export or not.
     seen: BTreeSet<&'a str>,
 }
 
@@ -64,7 +64,7 @@ fn row(key: &Key, seen: &[Seen]) -> PoolRow {
     };
     for one in seen {
         if let Ok(facts) = &one.facts {
-            // not being able to look is not having seen nothing
+            // a list that failed does not prove that there is nothing
             if facts.pools.is_ok() {
                 exporters.seen.insert(&one.cluster);
             }
@@ -147,7 +147,7 @@ fn unlisted(facts: &Facts) -> Vec<String> {
     problems.map(|one| one.problem.clone()).collect()
 }
 
-/// Why there is no import; none: it was not seen whether there is one.
+/// Why there is no import; none if it is not known whether there is one.
 fn absent(key: &Key, facts: &Facts) -> Option<(&'static str, String)> {
     let namespace = &key.0;
     match &facts.imports {

@@ -188,7 +188,7 @@ fn a_cluster_that_cannot_be_seen_is_no_hole_and_its_problem_is_told() {
     assert_eq!(json["clusters"][1]["problem"], "west: no context");
 }
 
-/// The API server does not serve the version of a kind that is read.
+/// A list that failed because the API server does not serve the required version of the kind.
 fn unserved() -> Unlisted {
     Unlisted {
         is_served: false,
@@ -233,7 +233,7 @@ fn imports_that_could_not_be_listed_are_not_missing() {
     assert!(text.contains("llm/llama   exports   ?\n"), "{text}");
 }
 
-/// An import with what a Gateway says of it.
+/// An import with the condition that a Gateway reports for it.
 fn mk_used(controller: &str, status: &str, reason: &str) -> InferencePoolImport {
     let mut import = mk_import(OURS, &[("east", "True", "Ready")]);
     let condition = |type_: &str, status: &str, reason: &str| {

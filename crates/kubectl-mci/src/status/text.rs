@@ -67,8 +67,8 @@ fn message(hole: &Hole) -> String {
     }
 }
 
-/// `exports, imports 1/2!`: what a cluster has of a pool; `!` where there is a hole, `?` where nobody could look, which says
-/// of what where something else was seen.
+/// `exports, imports 1/2!`: the state of a pool in a cluster; `!` marks a problem, `?` that objects could not be read,
+/// with their kind where others could.
 fn word(cell: &Cell) -> String {
     if !cell.seen {
         return "?".to_owned();

@@ -18,7 +18,7 @@ async fn what_is_malformed_is_skipped_and_what_was_known_is_forgotten() {
         peer, publisher, ..
     } = &mut engine;
     peer.send(publisher, &[b"one frame"]).unwrap();
-    // 10^9 events are claimed, of which any may be a removal
+    // the batch claims 10^9 events, of which any may be a removal
     let huge = [0x92, 0xc0, 0xdd, 0x3b, 0x9a, 0xca, 0x00];
     engine.publish(1, &huge);
     engine.publish(2, &stored(2, 1, 0));

@@ -87,7 +87,7 @@ async fn a_slow_reader_loses_messages_and_gets_them_back() {
     } = &mut engine;
     peer.repeat(publisher, 1, count, &padding).unwrap();
     drop(gate);
-    // the engine publishes on, and the first of these may be lost too
+    // the engine continues to publish, and the first of these messages may be lost too
     let mut next = count + 1;
     let publish = || {
         engine.publish(next, &stored(1, 3, 0));

@@ -37,7 +37,7 @@ pub(crate) struct RealEngine {
     kept: Kept,
 }
 
-/// What engines put between the empty frame of a reply and the number.
+/// The topic that engines put between the empty frame of a reply and the number.
 pub(crate) const TOPIC: &[u8] = b"kv@10.0.0.1@model";
 
 struct Replays {
@@ -222,7 +222,7 @@ impl RealEngine {
         replays.answers.store(false, Ordering::Relaxed);
     }
 
-    /// Replays are written as before vLLM 0.26: without the topic.
+    /// Writes replays as vLLM did before 0.26: without the topic.
     pub(crate) fn replay_without_topic(&self) {
         let replays = self.replays.as_ref().expect("replays");
         replays.has_topic.store(false, Ordering::Relaxed);

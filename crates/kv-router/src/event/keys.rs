@@ -1,4 +1,4 @@
-//! What beside its ids makes a block different from another.
+//! What distinguishes a block from another one, beside its ids.
 
 use super::{MalformedEvents, read::Reader};
 
@@ -12,11 +12,11 @@ pub struct ExtraKeys<'a> {
 /// The extra keys of one block, its LoRA adapter left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKeys<'a> {
-    /// None.
+    /// The block has no extra keys.
     None,
     /// One string: a cache salt, if the block is the first of a prompt.
     Salt(&'a str),
-    /// Something else, such as an image: the ids do not say what the block is.
+    /// Another key, such as that of an image: the ids do not identify the block.
     Other,
 }
 
@@ -25,14 +25,14 @@ pub enum BlockKeys<'a> {
 enum Key<'a> {
     /// A text that may be an adapter or a salt.
     Text(&'a str),
-    /// What is marked as an adapter.
+    /// A text that is marked as an adapter.
     Adapter(&'a str),
-    /// What is marked as a salt.
+    /// A text that is marked as a salt.
     Salt(&'a str),
     Other,
 }
 
-/// What Dynamo's frontend puts before the salts that it hands to engines.
+/// The prefix that Dynamo's frontend adds to the salts that it passes to engines.
 const SALT_PREFIX: &str = "dynamo-cache-salt:";
 
 // === impl ExtraKeys ===
@@ -54,7 +54,7 @@ impl<'a> ExtraKeys<'a> {
         };
         self.left = left;
         Self::keys(&mut self.rest, lora_name).unwrap_or_else(|_| {
-            // where the next ones begin is not known then
+            // the beginning of the next keys is not known then
             self.rest = Reader::default();
             BlockKeys::Other
         })
@@ -78,7 +78,7 @@ impl<'a> ExtraKeys<'a> {
                 continue;
             }
             let key = match Key::read(reader)? {
-                // once: a salt may have the name of the adapter
+                // skipped once: a salt may have the name of the adapter
                 Key::Text(text) if Some(text) == lora_name => {
                     lora_name = None;
                     continue;

@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// An integer; anything else is skipped.
+    /// Reads an integer and skips any other value.
     pub(super) fn int_or_skip(&mut self) -> Result<Option<u64>> {
         let mut ahead = *self;
         if let Ok(value) = ahead.int() {
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
         Ok(None)
     }
 
-    /// Passes over one value, and says whether it was nil.
+    /// Skips one value, and returns whether it was nil.
     pub(super) fn nil_or_skip(&mut self) -> Result<bool> {
         let is_nil = self.nil()?;
         if !is_nil {

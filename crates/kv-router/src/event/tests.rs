@@ -355,7 +355,7 @@ fn a_batch_has_65536_events_at_most_in_however_many_lists() {
     }
 }
 
-/// Each is left out alone: the events beside it are read.
+/// Each such event is left out alone: the events beside it are read.
 #[rstest]
 #[case::text_hash(as_array("BlockRemoved", vec![("", List(vec![Text("a")]))]), false)]
 #[case::hashes_of_stored(as_map("BlockStored", vec![("block_hashes", Int(1))]), true)]

@@ -400,7 +400,7 @@ fn blocks_of_other_attention_are_not_indexed_and_their_removal_takes_nothing() {
     assert!(worker.is_empty());
 }
 
-/// What of a salted prompt is known under this seed.
+/// The number of blocks of a salted prompt that are known under this seed.
 fn overlap_with(index: &Index, prompt: &[u32], seed: Seed, slot: Slot) -> u32 {
     let (mut names, mut out) = (Vec::new(), [Overlap::default()]);
     chain(prompt, BLOCK, seed, &mut names);
@@ -464,7 +464,7 @@ fn an_event_without_ids_adds_a_tier_to_the_blocks_that_are_known() {
         .apply(&index, &mk_stored(&prompt, 0, Tier::Gpu))
         .unwrap();
     worker.apply(&index, &window).unwrap();
-    // of a group whose blocks are not indexed
+    // the group's blocks are not indexed
     assert_eq!(worker.apply(&index, &offloaded(1)), Ok(Applied::OtherGroup));
     let gone = mk_removed(engine_names(&prompt), Tier::Gpu);
     worker.apply(&index, &gone).unwrap();

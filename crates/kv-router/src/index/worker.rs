@@ -39,7 +39,7 @@ struct Block {
     is_opaque: bool,
 }
 
-/// What beside ids tells the blocks of an event apart, read one block at a time.
+/// What distinguishes the blocks of an event beside their ids, read one block at a time.
 struct Identity<'a> {
     stored: &'a Stored<'a>,
     extra: ExtraKeys<'a>,
@@ -55,7 +55,7 @@ pub enum Applied {
     OtherGroup,
     /// All blocks went.
     Cleared,
-    /// It is of a store that all workers share.
+    /// The event belongs to a store that all workers share.
     Shared,
 }
 
@@ -72,7 +72,7 @@ pub enum Refused {
     /// There are more or fewer ids than the blocks have.
     #[error("{0} blocks with {1} ids")]
     Length(usize, usize),
-    /// It could not be read.
+    /// The event could not be read.
     #[error("an event could not be read: {0}")]
     Unreadable(MalformedEvents),
 }
@@ -120,8 +120,8 @@ impl WorkerBlocks {
 
     /// Applies an event; what is above its share of the memory bound then goes.
     /// # Errors
-    /// When it cannot be applied; nothing is changed then. Only if it could not be read and may have removed blocks, all
-    /// are forgotten: nobody can tell which ones went.
+    /// When it cannot be applied; nothing is changed then. Only if it could not be read and may have removed blocks,
+    /// all are forgotten: it is not known which blocks were removed.
     pub fn apply(&mut self, index: &Index, event: &Event<'_>) -> Result<Applied, Refused> {
         match event {
             Event::Stored(stored) => {
@@ -232,7 +232,7 @@ impl WorkerBlocks {
         Ok(Applied::Blocks(hashes.len()))
     }
 
-    /// Blocks whose ids are known are at this tier, too. Of others nobody knows what they are.
+    /// Records that blocks whose ids are known are at this tier, too. What the other blocks contain is not known.
     fn store_known(&mut self, index: &Index, hashes: &[u64], tier: Tier) {
         for hash in hashes {
             if let Some(block) = self.blocks.get_mut(*hash) {
@@ -292,8 +292,8 @@ impl<'a> Identity<'a> {
         }
     }
 
-    /// The seed of the next block behind `before`, and whether more than its ids says what it is; the event's ids go to
-    /// it up to `end`.
+    /// The seed of the next block behind `before`, and whether more than its ids identifies it; the event's ids belong
+    /// to it up to `end`.
     fn next(&mut self, before: Option<Block>, end: usize) -> (Seed, bool) {
         let Stored {
             lora_name,

@@ -1,26 +1,27 @@
-//! How a stream is, and why.
+//! The state of a stream, and the reason for it.
 
-/// How far what is known of the engine's cache can be trusted.
+/// How complete the known contents of the engine's cache are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamState {
     /// There is no connection.
     Connecting,
     /// All that the engine published is known.
     Live,
-    /// What it published lately is known.
+    /// Only what the engine published recently is known.
     Partial,
-    /// What was missed is asked for.
+    /// The missed messages are requested.
     Replaying,
-    /// No message came yet.
+    /// No message was received yet.
     NoEvents,
-    /// The engine's blocks are of another size, so that only its load counts. Ends with the first block of our size.
+    /// The engine's blocks have another size, so that only its load counts. The first block of the expected size ends
+    /// this.
     BlockSizeMismatch,
 }
 
-/// Why not all that an engine has is known.
+/// Why only a part of an engine's cache is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PartialCause {
-    /// The first message that came was not the engine's first, and there is no port for replays.
+    /// The first message that was received was not the engine's first, and there is no port for replays.
     #[error("the engine had published before, and there is no replay port to ask for it")]
     Late,
     /// Messages were lost, and there is no port for replays or it did not help.
@@ -32,29 +33,29 @@ pub enum PartialCause {
     /// The replay failed.
     #[error("the replay of messages that were missed failed")]
     FailedReplay,
-    /// The replay took too long, or too many messages came meanwhile.
+    /// The replay took too long, or too many messages were received meanwhile.
     #[error("the replay of messages that were missed took too long")]
     SlowReplay,
-    /// Something could not be read.
+    /// An event could not be read.
     #[error("an event could not be read")]
     Unreadable,
 }
 
-/// What the engine's events say of the size of its blocks.
+/// What the engine's events show about the size of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockSize {
-    /// Nothing yet.
+    /// No event showed it yet.
     Unknown,
-    /// Some blocks have ours: those of other sizes are not all that it has.
+    /// Some blocks have the expected size, so blocks of other sizes are not all that the engine has.
     Ours,
-    /// No block has ours.
+    /// No block has the expected size.
     Other,
 }
 
 // === impl StreamState ===
 
 impl StreamState {
-    /// As metrics have it.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",

@@ -307,7 +307,7 @@ fn blocks_of_another_size_are_a_state_until_one_of_ours_comes_and_none_after_it(
 fn what_cannot_be_read_is_partial_until_the_engine_starts_anew() {
     let mut test = Test::live(true, 2);
     test.expect(Unreadable, &[], Partial);
-    // a replay has the same bytes
+    // a replay repeats the same bytes
     test.expect(Orphan, &[], Partial);
     test.expect(Message(3, 3), &[Apply(3)], Partial);
     assert_eq!(test.stream.partial(), Some(PartialCause::Unreadable));

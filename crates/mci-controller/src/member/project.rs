@@ -211,7 +211,7 @@ pub(crate) fn slice(object: EndpointSlice) -> Option<SliceFacts> {
         addresses.dedup();
         addresses
     };
-    // where it is unset, an endpoint is ready, serves and does not terminate
+    // an endpoint whose conditions are unset is ready, serves and does not terminate
     let ready = that(|conditions| conditions.ready.unwrap_or(true));
     let terminating = that(|conditions| {
         conditions.ready == Some(false)

@@ -242,7 +242,7 @@ fn the_start_counts_towards_the_limit() {
     in_time(Time::Paused, |seen| async move {
         let plugin = mk("sleep 60");
         let limit = Duration::from_secs(4);
-        // a start that is under way holds the clock, until the test has moved it
+        // a start in progress holds the clock until the test has moved it
         let (gate, closed) = std::sync::mpsc::channel::<()>();
         let (report, begun) = tokio::sync::oneshot::channel();
         let slow = move |command: &mut Command| {
@@ -262,7 +262,7 @@ fn the_start_counts_towards_the_limit() {
         seen.note(error.to_string());
         assert!(matches!(error, ExecError::Timeout(..)), "{error}");
         let took = started.elapsed();
-        // its end is waited for as well, for a second at most
+        // the program's end is awaited as well, for a second at most
         let latest = limit + Duration::from_secs(1);
         assert!((limit..=latest).contains(&took), "{took:?}");
     });

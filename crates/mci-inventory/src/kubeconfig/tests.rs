@@ -115,7 +115,7 @@ fn unknown_fields_are_no_fault() {
     assert!(parse(&text).is_ok());
 }
 
-/// A member's admin writes it: 100 kB stand for 100 MB.
+/// A member's administrator writes this text: 100 kB that expand to 100 MB.
 #[test]
 fn aliases_do_not_multiply() {
     let long = "x".repeat(100_000);

@@ -118,7 +118,7 @@ fn files_beside_a_kubeconfig_say_what_its_member_may() {
     assert_eq!(namespaces.to_string(), "llm,team-*");
     tracker.scan(&files, found);
     assert!(read(&tracker).1.is_empty(), "nothing changed");
-    // a change of one is a change of the member
+    // a change of one of these files is a change of the member
     write(".east.pod-cidrs", "everywhere");
     let (_, found) = read(&tracker);
     assert_eq!(found[0].listing.origin.pod_cidrs, Stated::Unreadable);
@@ -127,7 +127,7 @@ fn files_beside_a_kubeconfig_say_what_its_member_may() {
     let (_, found) = read(&tracker);
     let complaint = &found[0].listing.origin.complaints[0];
     assert!(complaint.contains("more than 16384 bytes"), "{complaint}");
-    // a slip neither takes anything away nor makes a member
+    // a mistake in these files neither removes anything nor makes a member
     std::fs::remove_file(directory.path().join(".east.pod-cidrs")).expect("removed");
     write("east.pod-cidrs", "10.2.0.0/16");
     let (files, found) = read(&tracker);

@@ -1,5 +1,5 @@
-//! What an inventory object grants its member: the networks of its pods, and the namespaces that it may export. Said at
-//! home, never by the member.
+//! The rights that an inventory object grants its member: the networks of its pods, and the namespaces that it may
+//! export. They are stated at home, never by the member.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use crate::name::is_label;
 /// A value that an inventory object may state of its member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Stated<T> {
-    /// It says nothing.
+    /// The object does not state the value.
     #[default]
     Absent,
-    /// It says this.
+    /// The value that the object states.
     Known(T),
-    /// It says something that cannot be read: what was known before stays.
+    /// The object states a value that cannot be read: the earlier value stays in force.
     Unreadable,
 }
 
@@ -23,42 +23,42 @@ pub struct ExportNamespaces(Vec<Pattern>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
-    /// Each but the system's.
+    /// Every namespace except the system's.
     Any,
-    /// Each that begins so, but the system's.
+    /// Every namespace with this prefix, except the system's.
     Prefix(String),
-    /// This one, whichever it is.
+    /// The namespace with this name, even if it is the system's.
     Name(String),
 }
 
 /// Whether a member may export the pools of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayExport {
-    /// It may.
+    /// The member may export the pools of the namespace.
     Yes,
-    /// It may not.
+    /// The member may not export the pools of the namespace.
     No,
-    /// What it may is not known: what is exported stays as it is.
+    /// The member's rights are not known: current exports stay as they are.
     Unknown,
 }
 
-/// A text that is no list of namespaces.
+/// The error for a text that is not a list of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportNamespacesError {
-    /// It is empty.
+    /// The list is empty.
     #[error("it names no namespace: use names, beginnings such as team-*, or * for all")]
     Empty,
-    /// It has too many.
+    /// The list has too many names.
     #[error("it has more than {MAX_PATTERNS} names: use beginnings such as team-*, or *")]
     TooMany,
-    /// It has one that no namespace can have.
+    /// The list has a name that no namespace can have.
     #[error("{0:?} is no namespace: use names, beginnings such as team-*, or * for all")]
     NoNamespace(String),
 }
 
-/// Names and beginnings in one list.
+/// Largest number of names and prefixes in one list.
 const MAX_PATTERNS: usize = 256;
-/// Length of a bad name in a message, in characters.
+/// Longest part of a bad name in a message, in characters.
 const MAX_SHOWN: usize = 64;
 
 /// Namespaces of Kubernetes itself: their pools are exported only where they are named in full.
@@ -67,7 +67,7 @@ const SYSTEM_PREFIX: &str = "kube-";
 // === impl Stated ===
 
 impl<T> Stated<T> {
-    /// What it says.
+    /// The value, if it is known.
     pub fn known(&self) -> Option<&T> {
         match self {
             Self::Known(value) => Some(value),
@@ -77,7 +77,7 @@ impl<T> Stated<T> {
 }
 
 impl<T: Clone> Stated<T> {
-    /// The same, or where it cannot be read, what was said before.
+    /// Replaces a value that cannot be read by the earlier one.
     pub(super) fn or_before(&mut self, before: &Self) {
         if matches!(self, Self::Unreadable) {
             *self = before.clone();
@@ -86,8 +86,8 @@ impl<T: Clone> Stated<T> {
 }
 
 impl Stated<ExportNamespaces> {
-    /// Whether the pools of the namespace may be exported. An object that says nothing allows all that are not the
-    /// system's; `own` is the controller's own namespace, which is one of those.
+    /// Whether the pools of the namespace may be exported. An object that states nothing allows all namespaces except
+    /// the system's; `own` is the controller's own namespace, which is one of those.
     pub fn admits(&self, namespace: &str, own: &str) -> MayExport {
         let allowed = match self {
             Self::Unreadable => return MayExport::Unknown,
@@ -160,7 +160,7 @@ impl fmt::Display for ExportNamespaces {
     }
 }
 
-/// Whether it is a namespace of Kubernetes itself or the controller's own.
+/// Whether the namespace is one of Kubernetes itself or the controller's own.
 fn is_system(namespace: &str, own: &str) -> bool {
     namespace.starts_with(SYSTEM_PREFIX) || namespace == own
 }

@@ -29,8 +29,8 @@ impl World {
         self.recorded.remove(name);
     }
 
-    /// Sets what the inventory has about a member, besides its credentials. What its object says and cannot be read leaves
-    /// what the object said before. Exports that it does not allow any more are withdrawn.
+    /// Sets what the inventory records about a member, besides its credentials. Where its object has a value that
+    /// cannot be read, the earlier value stays in force. Exports that it no longer allows are withdrawn.
     pub fn describe(&mut self, name: &ClusterName, origin: &Arc<Origin>) -> Changes {
         let Some(member) = self.members.get_mut(name) else {
             return Changes::default();

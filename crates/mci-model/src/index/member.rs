@@ -64,7 +64,7 @@ pub struct Member {
     pub parents: Parents,
     /// Mode of exports that name none.
     pub default_mode: RoutingMode,
-    /// The controller's own namespace: exported only where it is named.
+    /// The controller's own namespace: its pools are exported only where a list names it.
     pub(super) own_namespace: Arc<str>,
     /// The import CRD; none: not seen yet, or we may not read it.
     pub import_crd: Option<ImportCrd>,
@@ -253,7 +253,7 @@ impl Member {
         }
     }
 
-    /// Whether it may export the pools of this namespace, as the inventory says.
+    /// Whether the inventory allows the member to export the pools of this namespace.
     pub fn may_export(&self, namespace: &str) -> MayExport {
         let stated = &self.origin.export_namespaces;
         stated.admits(namespace, &self.own_namespace)

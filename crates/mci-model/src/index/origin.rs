@@ -17,11 +17,11 @@ pub struct Origin {
     pub labels: BTreeMap<String, String>,
     /// The networks that the member's addresses are limited to.
     pub allowed: Allowed,
-    /// Networks of the member's pods, copied into its entries.
+    /// Networks of the member's pods, which are copied into its entries.
     pub pod_cidrs: Stated<Vec<Cidr>>,
     /// The namespaces whose pools it may export.
     pub export_namespaces: Stated<ExportNamespaces>,
-    /// What the object says and cannot be read, for people.
+    /// Errors about values of the object that cannot be read.
     pub complaints: Vec<String>,
     /// Uid of a cluster that may replace the one that had this name before.
     pub accepted_identity: Option<String>,
@@ -61,7 +61,7 @@ pub enum SourceKind {
 // === impl Source ===
 
 impl Source {
-    /// Whether it is the same object, or one that took its place.
+    /// Whether the object is the same, or replaced the other one.
     pub(super) fn is_same_place(&self, other: &Self) -> bool {
         (self.kind, &self.namespace, &self.name) == (other.kind, &other.namespace, &other.name)
     }

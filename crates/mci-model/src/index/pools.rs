@@ -190,7 +190,7 @@ impl Member {
             return changes;
         }
         let evidence = record.facts.export.requested().err();
-        // one that may not be exported never was
+        // a pool that may not be exported never was exported
         let may = self.may_export(&key.namespace) != MayExport::No;
         match (evidence, old.filter(|old| old.is_exported() && may)) {
             (Some(evidence), Some(old)) => changes.withdraw(name, &key, evidence, old.drain()),
@@ -217,7 +217,7 @@ impl Member {
 }
 
 impl Member {
-    /// The pools that ask for their export, of namespaces that it may export.
+    /// The pools whose annotation requests their export, in namespaces that the member may export.
     pub(super) fn exported_and_allowed(&self) -> Vec<Key> {
         let exported = self.pools.exported().map(|(key, _)| key);
         let allowed = exported.filter(|key| self.may_export(&key.namespace) != MayExport::No);

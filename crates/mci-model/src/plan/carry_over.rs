@@ -51,7 +51,7 @@ struct Exporter<'a> {
     reach: Reach,
     /// Its entry drains until then; none: no drain is known here.
     until: Option<Timestamp>,
-    /// What the inventory has of it.
+    /// What the inventory records about the member.
     origin: &'a Origin,
 }
 
@@ -200,7 +200,8 @@ fn sanitised(entry: &ImportedCluster, origin: &Origin) -> ImportedCluster {
     let allowed = &origin.allowed;
     let mut entry = entry.clone();
     match &origin.pod_cidrs {
-        // what the import has was once said, by its controller or by somebody who may write it
+        // the import's networks come from an earlier statement of the inventory, or from another client that may write
+        // the import
         Stated::Unreadable => entry.pod_cidrs.truncate(MAX_POD_CIDRS),
         stated => entry.pod_cidrs = pod_cidrs(stated.known()),
     }

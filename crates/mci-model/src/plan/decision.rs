@@ -60,8 +60,8 @@ pub enum ExportKnown {
     PartsUnknown,
     /// The member asks for more exports than it may have: this one is not updated.
     OverCap,
-    /// The pool asks for its export, and what the inventory says of the member's right to that, or of the networks of its
-    /// pods, cannot be read.
+    /// The pool requests its export, but the inventory's value for the member's right to export it, or for the networks
+    /// of its pods, cannot be read.
     RightUnknown,
     /// Not exported: ended, or never began.
     Ended(Evidence),

@@ -110,7 +110,7 @@ pub(super) fn derive_entry(
     }
 }
 
-/// The networks of a member's pods, as they stand in its entries; empty where its inventory object says none.
+/// The networks of a member's pods for its entries; empty where its inventory object states none.
 pub(super) fn pod_cidrs(known: Option<&Vec<Cidr>>) -> Vec<String> {
     known
         .into_iter()

@@ -135,7 +135,7 @@ impl PoolInput<'_> {
         self.exported(status, reason, message, !tally.pending)
     }
 
-    /// Why no other cluster can use the entry. Its owner can mend it, and sees this condition alone.
+    /// Why no other cluster can use the entry. The pool's owner can correct it, and sees this condition alone.
     fn unusable(&self) -> Option<String> {
         let entry = super::entry_of(self.imports, self.exporter)?;
         let ready = conditions::find(&entry.conditions, conditions::READY)?;
@@ -143,7 +143,7 @@ impl PoolInput<'_> {
         is_false.then(|| format!("{}: {}", ready.reason, ready.message))
     }
 
-    /// Which rule keeps the pool from being exported, and where it is.
+    /// Which rule forbids the export of the pool, and which object has the rule.
     fn not_allowed(&self) -> String {
         let namespace = &self.record.facts.key.namespace;
         let Origin {

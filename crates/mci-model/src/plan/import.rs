@@ -147,7 +147,7 @@ pub(super) fn make(
     }))
 }
 
-/// The entry as the importer's CRD takes it.
+/// The entry in the form that the importer's CRD accepts.
 fn for_crd(flavour: Flavour, entry: Entry) -> Entry {
     if flavour != Flavour::Earlier || entry.pod_cidrs.is_empty() {
         return entry;

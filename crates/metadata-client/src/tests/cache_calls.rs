@@ -12,7 +12,7 @@ use crate::{
     script::{Mode, Rig, Script, cluster, ms},
 };
 
-/// As its framework answers calls that it does not know.
+/// The answer of the service's framework to a call that it does not support.
 fn unknown() -> Mode {
     Mode::Answers(404, json!("404 page not found"))
 }

@@ -66,9 +66,9 @@ pub(super) struct Place {
     pub(super) rank: u16,
     /// Ranks of the server.
     pub(super) ranks: u16,
-    /// What the first of them is among those of all nodes.
+    /// The number of the first rank among those of all nodes.
     pub(super) first_rank: u16,
-    /// Each port takes requests for all ranks.
+    /// Whether each port accepts requests for all ranks.
     pub(super) has_shared_ports: bool,
 }
 

@@ -40,7 +40,7 @@ pub struct Settings {
     pub address: SocketAddr,
     /// Number of the data-parallel rank, from 0.
     pub rank: u16,
-    /// Its port takes requests for all ranks of its server.
+    /// Whether its port accepts requests for all ranks of its server.
     pub has_shared_ports: bool,
     /// Name of the model.
     pub model: String,
@@ -68,7 +68,7 @@ pub struct Settings {
     pub startup_duration: Duration,
     /// For requests to finish at the end.
     pub drain_timeout: Duration,
-    /// Until an HTTP/1.1 connection without a request is closed; none: never.
+    /// How long an HTTP/1.1 connection may be idle before it is closed; none means no limit.
     pub keep_alive_timeout: Option<Duration>,
     /// Bytes of the largest request body.
     pub max_request_body: usize,

@@ -15,7 +15,7 @@ use tokio::{
 /// Far above what loopback needs, far below a hanging CI.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// All servers, listening.
+/// Starts all servers, and returns their listeners and addresses.
 async fn bound(flags: &str) -> (Vec<(TcpListener, Settings)>, Vec<SocketAddr>) {
     let settings = Args::try_parse_from(flags.split(' '))
         .expect("valid flags")
@@ -71,7 +71,7 @@ async fn each_rank_of_each_server_answers_for_itself() {
         .expect("an orderly end");
 }
 
-/// A prompt of two blocks, to a rank if one is named; the status, and what the reply says of cached tokens.
+/// Sends a prompt of two blocks, to a rank if one is named. Returns the status and the reply's number of cached tokens.
 async fn prompt(address: SocketAddr, rank: &str) -> (String, Option<u64>) {
     let body = r#"{"model":"m","prompt":[1,2,3,4,5,6,7,8,9],"max_tokens":1}"#;
     let request = format!(
@@ -109,7 +109,7 @@ async fn ranks_behind_one_port_have_caches_of_their_own_and_are_named_by_a_heade
         assert_eq!(prompt(port, other).await, (second.to_owned(), cached));
         let beyond = prompt(port, "x-data-parallel-rank: 2\r\n").await;
         assert_eq!(beyond, ("400".to_owned(), None));
-        // what is no number is ignored
+        // a value that is not a number is ignored
         let odd = prompt(port, "x-data-parallel-rank: first\r\n").await;
         assert_eq!(odd, ("200".to_owned(), Some(8)));
     }

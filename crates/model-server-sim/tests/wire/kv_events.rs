@@ -331,7 +331,7 @@ async fn a_reset_of_the_cache_clears_the_index() {
     assert_eq!(served.prompt("m", &one, "").await, 0);
 }
 
-/// As the examples of subscribers in vLLM's documentation have it, of now and of before 0.26.
+/// Subscribes as the examples in vLLM's documentation do, both the current ones and those before 0.26.
 #[rstest]
 #[case::map("map", 4)]
 #[case::array("array", 3)]

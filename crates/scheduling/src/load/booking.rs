@@ -66,7 +66,7 @@ impl Booking {
         release_prompt(self.endpoint.load(), tokens, prefill);
     }
 
-    /// The request turned out to be served by none of the pool: from now on it counts nowhere.
+    /// Records that no endpoint of the pool serves the request: from now on it is counted at none.
     pub fn release(&mut self) {
         if !std::mem::replace(&mut self.is_released, true) {
             let tokens = std::mem::take(&mut self.tokens);

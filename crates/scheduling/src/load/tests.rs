@@ -285,7 +285,7 @@ fn adapters_and_layout_stay_until_a_page_tells_others() {
     let told = |now| endpoint.load().lora(now, Freshness::default());
     assert_eq!(told(NOW).as_deref(), Some(&lora));
     assert_eq!(endpoint.load().cache(), Some(layout));
-    // The pages go on, without a word of adapters.
+    // Further pages arrive, without any adapters.
     let later = NOW.plus(Duration::from_secs(11));
     let start = endpoint.load().scrape_starts(later);
     endpoint
@@ -301,7 +301,7 @@ fn adapters_and_layout_stay_until_a_page_tells_others() {
     assert_eq!(told(later).as_deref(), Some(&lora));
 }
 
-/// The requests of an adapter would else all go to the one engine that must load it anew.
+/// Otherwise the requests of an adapter would all be sent to the one engine that must load it again.
 #[test]
 fn a_restarted_engine_has_no_adapters_until_it_tells_them() {
     let endpoint = mk_endpoint();

@@ -201,7 +201,7 @@ impl PrefixIndex {
         self.forget_until(chain, slot, NEVER);
     }
 
-    /// As [`forget`](Self::forget), but for blocks that another insert keeps for longer than `expiry_second`.
+    /// Like [`forget`](Self::forget), except for blocks that another insert keeps for longer than `expiry_second`.
     pub fn forget_until(&self, chain: &[u64], slot: Slot, expiry_second: u32) {
         let columns = self.columns.read();
         let Some(column) = columns.column(slot) else {

@@ -40,7 +40,7 @@ pub(crate) struct PodCell {
     groups: Mutex<BTreeMap<String, Group>>,
     network: Mutex<Option<PodNetwork>>,
     version: watch::Sender<u64>,
-    /// A fault: what has ended is not restarted meanwhile.
+    /// Whether containers that have ended stay so: a fault that tests inject.
     held: watch::Sender<bool>,
 }
 

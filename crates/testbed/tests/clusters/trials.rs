@@ -261,8 +261,8 @@ async fn hold(testbed: &Testbed) -> anyhow::Result<()> {
             }
         })
         .await?;
-        // longer than the node waits before it restarts a container: 200 ms after the first end, twice as long after each
-        // further one, and 20 s of peace begin anew
+        // longer than the node waits before it restarts a container: 200 ms after the first end and twice as long after
+        // each further one; after 20 s without an end the wait is 200 ms again
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
             ensure!(get(address, "/").await.is_err(), "it runs again");

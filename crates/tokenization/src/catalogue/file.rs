@@ -22,7 +22,7 @@ pub struct ModelEntry {
     pub content_format: ContentFormatOption,
     /// The most ids of a prompt; absent: no limit.
     pub max_model_len: Option<usize>,
-    /// The version of the transformers library in the engine.
+    /// The major version of the transformers library in the engine.
     pub transformers: Transformers,
     /// Adapters of the same tokenizer: requests name them in place of the model.
     pub lora_adapters: Vec<String>,
@@ -49,7 +49,7 @@ pub enum CatalogueError {
     Empty,
 }
 
-/// As much as a ConfigMap can hold.
+/// The limits of the file: as much as a ConfigMap can hold.
 const LIMITS: Limits = Limits::of_text(1 << 20);
 
 const EXAMPLE: &str = "models: [{name: llama-instruct, path: llama-instruct}]";

@@ -131,7 +131,7 @@ fn what_only_the_engine_can_do_is_left_to_it(#[case] body: &str) {
     assert!(matches!(refusal, Refusal::Unsupported(_)), "{refusal:?}");
 }
 
-/// As the engine's reader of requests takes them.
+/// These are the values that the engine's reader of requests accepts.
 #[rstest]
 #[case("true", true)]
 #[case("1", true)]

@@ -1,4 +1,4 @@
-//! `json.dumps`.
+//! Python's `json.dumps`.
 
 use minijinja::{
     Error, Value,
@@ -10,11 +10,11 @@ use super::{
     writer::{MAX_DEPTH, Payer, Writer, too_deep},
 };
 
-/// How `json.dumps` writes, by its arguments.
+/// The arguments of `json.dumps`.
 #[derive(Debug)]
 pub(crate) struct Dumps {
     ensure_ascii: bool,
-    /// Of each level.
+    /// The indentation of each level.
     indent: Option<String>,
     item_separator: String,
     key_separator: String,
@@ -24,7 +24,7 @@ pub(crate) struct Dumps {
 // === impl Dumps ===
 
 impl Dumps {
-    /// The arguments of the filter that templates call.
+    /// Reads the arguments of the filter that templates call.
     pub(crate) fn new(
         ensure_ascii: Option<Value>,
         indent: Option<Value>,

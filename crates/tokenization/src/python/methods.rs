@@ -24,7 +24,7 @@ const READING: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"
 /// Methods of `dict` that the sandbox hides, and the keys of these names with them.
 const WRITING: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
-/// The largest width in a format that is taken: nobody pads further.
+/// The largest width that is accepted in a format; published templates use far less.
 const MAX_WIDTH: usize = 10_000;
 
 /// Calls a method.

@@ -11,22 +11,22 @@ use parking_lot::Mutex;
 use super::{Unpaid, str};
 use crate::json::Map;
 
-/// A list: it prints as in Python wherever it is made a string.
+/// A list that prints as in Python wherever it is made a string.
 #[derive(Debug)]
 pub(crate) struct List(pub(crate) Vec<Value>);
 
-/// An object of JSON, likewise.
+/// A JSON object that prints as a Python `dict` wherever it is made a string.
 #[derive(Debug)]
 pub(crate) struct Dict(pub(crate) Map);
 
-/// What filters such as `map` and `select` give: it is true even when nothing is in it, and can be gone through once.
+/// The result of filters such as `map` and `select`: it is true even when it is empty, and can be iterated over once.
 #[derive(Debug)]
 pub(crate) struct Generator(Arc<Mutex<vec::IntoIter<Value>>>);
 
-/// What `items()`, `keys()` and `values()` of an object give.
+/// The result of `items()`, `keys()` or `values()` of an object.
 #[derive(Debug)]
 pub(crate) struct View {
-    /// As Python prints it.
+    /// The name of the type as Python prints it.
     pub(super) name: &'static str,
     items: Vec<Value>,
 }
@@ -85,12 +85,12 @@ impl Object for Dict {
 // === impl Generator ===
 
 impl Generator {
-    /// One of these items.
+    /// A generator of these items.
     pub(crate) fn value(items: Vec<Value>) -> Value {
         Value::from_object(Self(Arc::new(Mutex::new(items.into_iter()))))
     }
 
-    /// The items that nobody has taken.
+    /// The items that were not consumed yet.
     pub(super) fn left(&self) -> Vec<Value> {
         self.0.lock().as_slice().to_vec()
     }

@@ -15,20 +15,20 @@ pub(super) const MAX_DEPTH: usize = 200;
 /// costs: the fuel of one rendering pays for 128 MiB, over all values together.
 const BYTES_PER_FUEL: usize = 16;
 
-/// Bytes that are paid for together.
+/// Number of bytes that are charged together.
 const PAID_TOGETHER: usize = 64 * BYTES_PER_FUEL;
 
-/// Bytes that visiting an item without writing it costs.
+/// The cost of visiting an item without writing it, in bytes.
 const ITEM_BYTES: usize = 16;
 
-/// Who pays for the work of writing.
+/// The budget that the work of writing is charged to.
 pub(crate) trait Payer {
     /// # Errors
     /// When nothing is left to pay with.
     fn pay(&self, fuel: u64) -> Result<(), Error>;
 }
 
-/// Work that only the length of the text bounds.
+/// A budget without a limit: only the length of the text bounds the work.
 #[derive(Debug)]
 pub(crate) struct Unpaid;
 
@@ -37,7 +37,7 @@ pub(crate) struct Writer<'a> {
     text: String,
     limit: usize,
     meter: Meter<'a>,
-    /// The limit was reached: the text is a beginning of what was to be written.
+    /// Whether the limit was reached: the text is then the beginning of what was to be written.
     full: bool,
 }
 
@@ -98,12 +98,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// As [`Self::push_str`].
+    /// Writes one character, with the errors of [`Self::push_str`].
     pub(crate) fn push(&mut self, character: char) -> Result<(), Error> {
         self.push_str(character.encode_utf8(&mut [0; 4]))
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub(crate) fn finish(self) -> Result<String, Error> {
         self.meter.settle()?;
         Ok(self.text)

@@ -15,15 +15,15 @@ use crate::{
     python::{self, Dict, Generator, List, check_built, invalid},
 };
 
-/// What the library has and Python's renderer has not. `pprint` breaks lines in a way of its own.
+/// Filters that the library has and Python's renderer does not have. `pprint` breaks lines in its own way.
 const UNKNOWN_FILTERS: [&str; 6] = ["bool", "chain", "lines", "pprint", "split", "zip"];
 
-/// Registers all.
+/// Registers all filters.
 pub(super) fn register(env: &mut Environment<'_>) {
     for name in UNKNOWN_FILTERS {
         env.remove_filter(name);
     }
-    // it prints all variables
+    // this function prints all variables
     env.remove_global("debug");
     env.add_function(BUILT, built);
     env.add_function("dict", dict);
@@ -80,7 +80,7 @@ fn namespace(state: &State<'_, '_>, defaults: Option<ValueOrKwargs>) -> Result<V
     Ok(namespace)
 }
 
-/// Of values that are there already.
+/// A generator of values that exist already.
 fn generator(items: &Value) -> Result<Value, Error> {
     Ok(Generator::value(items.try_iter()?.collect()))
 }

@@ -32,7 +32,7 @@ pub(super) use walk::bodies;
 /// Joins its arguments as `~` does.
 pub(super) const CONCAT: &str = "__python_concat";
 
-/// Gives its argument back once it is visited.
+/// Returns its argument after it was visited.
 pub(super) const BUILT: &str = "__python_built";
 
 /// Bytes of a template: the longest of published models have some ten thousand.
@@ -41,10 +41,10 @@ const MAX_SOURCE: usize = 1 << 20;
 /// Tokens between `{{` and `}}`: each may be a level of the expression, and the stack is used for all levels.
 const MAX_TOKENS: usize = 2048;
 
-/// Branches of conditions, which are levels too.
+/// Largest number of branches of conditions, which are levels too.
 const MAX_BRANCHES: usize = 500;
 
-/// A token and the bytes of the source that it is made of.
+/// A token and the range of the source that it is made of.
 struct Found<'a> {
     token: Token<'a>,
     start: usize,
@@ -69,9 +69,9 @@ struct Visitor<'a> {
     tokens: &'a [Found<'a>],
     source: &'a str,
     edits: Edits,
-    /// It is in the body of a macro.
+    /// Whether it is in the body of a macro.
     in_macro: bool,
-    /// Something that means nothing to the library, or another thing.
+    /// A construct that the library does not support or reads differently.
     unknown: Option<&'static str>,
 }
 
@@ -142,7 +142,7 @@ fn bounds(span: Span) -> (usize, usize) {
     (offset(span.start_offset), offset(span.end_offset))
 }
 
-/// `.items` where it is read, and neither called nor set.
+/// Rewrites `.items` where it is read, and neither called nor set.
 fn edit_attributes(tokens: &[Found<'_>], edits: &mut Edits) {
     let mut is_target = false;
     for (index, window) in tokens.windows(2).enumerate() {
@@ -273,7 +273,7 @@ impl Visitor<'_> {
             Expr::List(list) if expr.as_const().is_none() => {
                 self.built(list.span());
             }
-            // also of constants: a method of an object is read by its class
+            // constants too: the class of an object decides what a method returns
             Expr::Map(map) => self.built(map.span()),
             Expr::Tuple(tuple) if expr.as_const().is_none() => self.built(tuple.span()),
             _ => {}
@@ -283,7 +283,7 @@ impl Visitor<'_> {
         }
     }
 
-    /// A chain of `a ~ b ~ c`, which is `(a ~ b) ~ c` with the beginning of `a`.
+    /// Rewrites a chain of `a ~ b ~ c`, which is `(a ~ b) ~ c` and begins where `a` does.
     fn concat(&mut self, chain: &Spanned<BinOp<'_>>) {
         let (start, end) = bounds(chain.span());
         self.edits.call((start, end), &format!("{CONCAT}("), ")");
@@ -324,7 +324,7 @@ impl Visitor<'_> {
         let (start, end) = bounds(span);
         let opens = |at: &str| at.starts_with(['[', '{', '(']);
         if self.source.get(start..end).is_some_and(opens) {
-            // twice, as a tuple may have no parentheses of its own
+            // two pairs of parentheses, as a tuple may have none of its own
             self.edits.call((start, end), &format!("{BUILT}(("), "))");
         }
     }

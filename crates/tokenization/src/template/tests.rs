@@ -190,7 +190,7 @@ fn a_hostile_template_is_ended(#[case] source: &str) {
     assert_eq!(rendered(source, &variables), Err(TemplateError::TooMuch));
 }
 
-/// Lists whose items are one list, many times over.
+/// Nested lists whose items are all the same list.
 fn shared(list: &str) -> String {
     format!(
         "{{% set ns = namespace(l=[s]) %}}{{% for i in range(60) %}}{{% set l = ns.l %}}\
@@ -253,7 +253,7 @@ fn a_template_that_asks_for_what_there_is_not_fails(#[case] source: &str) {
     );
 }
 
-/// On a thread of two MiB, as those are on which models are loaded.
+/// Runs on a thread of two MiB, as models are loaded on such threads.
 #[rstest]
 #[case::operators(&format!("{{{{ s{} }}}}", " + s".repeat(1000)))]
 #[case::joins(&format!("{{{{ s{} }}}}", " ~ s".repeat(1000)))]

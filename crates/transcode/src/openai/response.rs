@@ -79,7 +79,7 @@ impl Reply {
         }
     }
 
-    /// The whole answer, with what it took if that is known.
+    /// The whole response, with its usage if that is known.
     pub(crate) fn whole(&self, text: &str, finish: &str, usage: Option<Usage>) -> Vec<u8> {
         let (object, content) = match self.api {
             Api::Chat => {

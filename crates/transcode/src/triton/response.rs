@@ -59,7 +59,7 @@ impl Response {
                 repeats_prompt,
             } => {
                 let limit = asked.sampling.max_tokens.unwrap_or(default_max_tokens);
-                // else it is asked to leave the input out, and what looks like it is the model's
+                // otherwise the server is configured to leave the input out, and text that looks like it is the model's
                 let repeated = if repeats_prompt { input } else { String::new() };
                 let text = Text::new(repeated, output == StreamOutput::Cumulative);
                 (Some(limit), text)
@@ -83,7 +83,7 @@ impl Response {
         Ok(())
     }
 
-    /// Ends a stream. What it took is known if the server has counted it.
+    /// Ends a stream, and returns its usage if the server has counted it.
     pub(super) fn end_stream(&mut self, out: &mut Vec<u8>) -> Option<Usage> {
         let rest = self.text.finish();
         self.begin(out);
@@ -148,7 +148,7 @@ impl Response {
         })
     }
 
-    /// What the server says; else `length` where it has counted as many tokens as it may generate.
+    /// The server's finish reason; without one, `length` where it has counted as many tokens as it may generate.
     fn finish(&self) -> &str {
         let counted = self.output_tokens.zip(self.limit);
         let at_limit = counted.is_some_and(|(tokens, limit)| tokens >= limit);

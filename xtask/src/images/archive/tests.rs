@@ -1,4 +1,4 @@
-//! With the real crane, which `cargo xtask test` brings. Without it these tests fail.
+//! Tests with the real crane, which `cargo xtask test` provides. Without it these tests fail.
 
 use std::{fs, io::Read};
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::tools;
 
-/// A test that looks at nothing must not pass.
+/// The path of crane. Without it a test fails, as a test that checks nothing must not pass.
 fn crane_for_tests() -> PathBuf {
     tools::crane_that_is_there().expect(
         "no crane: set CRANE_BIN to it, or run `cargo xtask tools --only crane`, which builds it",

@@ -6,7 +6,7 @@ use super::{super::Parsed, *};
 const VLLM: &str = include_str!("fixtures/vllm-0.33.0.txt");
 const SGLANG: &str = include_str!("fixtures/sglang-0.5.23.txt");
 
-/// Of those, the ones that clients may give, each looked at once.
+/// The members of the fixtures that clients may set; each was reviewed once.
 const OF_CLIENTS: &str = include_str!("fixtures/of-clients.txt");
 
 fn parse(path: &str, body: &str) -> Parsed {
@@ -14,7 +14,7 @@ fn parse(path: &str, body: &str) -> Parsed {
     api.parse(body.as_bytes()).unwrap()
 }
 
-/// What is guarded of a body, as text.
+/// The guarded members of a body, as text.
 fn guarded<'a>(path: &str, body: &'a str) -> Vec<(Guarded, &'a str)> {
     let places = parse(path, body).guarded.into_iter();
     places
@@ -22,7 +22,7 @@ fn guarded<'a>(path: &str, body: &'a str) -> Vec<(Guarded, &'a str)> {
         .collect()
 }
 
-/// Fails when a newer fixture has a member that nobody has looked at: it belongs into the table or the list.
+/// Fails when a newer fixture has a member that was not reviewed: add it to the table or to the list.
 #[rstest]
 #[case::vllm(VLLM)]
 #[case::sglang(SGLANG)]
@@ -111,7 +111,7 @@ fn arguments_of_the_engine_hold_no_transfer_parameters(
     assert_eq!(guarded("/v1/completions", &body), [], "no member there");
 }
 
-/// vLLM makes arguments of the engine of them on each of its own paths.
+/// On each of its own paths, vLLM passes these members to the engine as arguments.
 #[rstest]
 #[case::kv(r#"{"kv_transfer_params":"x"}"#, true)]
 #[case::ec(r#"{"a":1,"ec_transfer_params":{}}"#, true)]

@@ -359,7 +359,7 @@ fn headers_count_only_as_far_as_they_are_trusted() {
     assert_eq!((resolved.priority, resolved.fairness_id), (0, None));
 }
 
-/// Otherwise clients would choose their own place before all others.
+/// Otherwise clients could put their own requests before all others.
 #[test]
 fn by_default_no_header_of_a_request_is_believed() {
     let head = mk_head(&[

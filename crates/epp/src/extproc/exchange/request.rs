@@ -23,7 +23,7 @@ use crate::{
 /// a quarter of it still catches nearly every prompt, and cannot deadlock.
 const STREAMED_HOLD: usize = 256 * 1024;
 
-/// How the body is compressed, if it is.
+/// The header that names how the body is compressed.
 const CONTENT_ENCODING: &str = "content-encoding";
 
 /// 4 MiB: a million tokens. Beyond it a body grows by doubling, whatever length was declared.

@@ -557,7 +557,7 @@ async fn a_refusal_under_an_llm_filter_has_the_trace_id(
     assert_eq!(String::from_utf8_lossy(&response.body), want);
 }
 
-/// A pick that is made goes out before the next large body is read.
+/// A pick that is made is sent before the next large body is read.
 #[tokio::test(start_paused = true)]
 async fn a_stream_lets_writes_that_are_overdue_go_first() {
     let (messages, mut replies) = mk_stream();

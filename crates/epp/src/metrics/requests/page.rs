@@ -40,7 +40,7 @@ pub(in crate::metrics) struct QueuePage(pub(in crate::metrics) Arc<Requests>);
 
 /// What the table holds at one moment.
 struct View {
-    /// The ones that were used last first.
+    /// The rows, the most recently used first.
     rows: Vec<Arc<Row>>,
     models: BTreeMap<ModelNames, Sums>,
 }

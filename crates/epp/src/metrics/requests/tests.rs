@@ -444,7 +444,7 @@ fn cost_of_a_request() {
     eprintln!("{:?} a page of {bytes} bytes", start.elapsed());
 }
 
-/// A client that invents labels would else make each scrape tens of MB long.
+/// Otherwise a client that invents labels would make each scrape tens of MB long.
 #[test]
 fn only_the_labels_used_last_have_histograms() {
     let (requests, scraped) = mk_requests();

@@ -101,7 +101,7 @@ fn a_list_without_end_is_bounded() {
     assert_eq!(&*lora.running[2], "adapter-0");
 }
 
-/// Of two processes that share a page, each of which set the first one.
+/// Two processes share the page, and each of them updated the first series.
 #[test]
 fn of_sums_of_times_the_one_that_changed_last_counts() {
     let mut reader = LoraReader::default();
@@ -139,7 +139,7 @@ fn of_sums_of_times_the_one_that_changed_last_counts() {
     );
 }
 
-/// Its first page has the same series as the last one before, with smaller sums: nothing is known of what is loaded now.
+/// The first page after a restart has the same series with smaller sums: it is not known which adapters are loaded now.
 #[test]
 fn sums_that_become_smaller_are_those_of_other_processes() {
     let mut reader = LoraReader::default();

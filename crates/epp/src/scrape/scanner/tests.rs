@@ -210,7 +210,7 @@ fn a_split_at_every_byte_reads_the_same() {
     }
 }
 
-/// Values below 1 of such a page would else be a hundred times too great.
+/// Otherwise values below 1 on such a page would be a hundred times too great.
 #[test]
 fn a_page_that_was_in_percent_stays_so() {
     let mut scanner = mk_scanner("vllm");
@@ -236,7 +236,7 @@ fn another_process_may_publish_fractions() {
     }
 }
 
-/// Each rank of a tensor-parallel engine tells the queue of all.
+/// Each rank of a tensor-parallel engine reports the queue of all ranks.
 #[test]
 fn ranks_that_share_a_scheduler_count_once() {
     let ranks = (0..8).flat_map(|rank| (0..2).map(move |dp| (rank, dp)));
@@ -291,7 +291,7 @@ fn one_page_leaves_nothing_to_the_next() {
     assert_eq!(scanner.finish(), Scraped::default());
 }
 
-/// A fresh engine: it tells the metric, and no series of it.
+/// An engine that just started declares the metric and has no series of it.
 #[rstest]
 #[case::vllm("# TYPE vllm:lora_requests_info gauge\n", true)]
 #[case::without_end("# TYPE vllm:lora_requests_info", true)]

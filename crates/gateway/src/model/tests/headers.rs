@@ -36,7 +36,7 @@ fn ways(name: &str) -> Vec<RouteRule> {
     rules
 }
 
-/// What the rule does, and what the route's status says of it.
+/// The action of the rule, and the condition in the route's status.
 fn outcome(rule: RouteRule) -> (Action, Cond) {
     let mut world = mk_world();
     add_route(&mut world, mk_route("r", vec![rule]));

@@ -1,4 +1,4 @@
-//! What conditions say to the people who read them.
+//! The texts of conditions, as users read them.
 
 use rstest::rstest;
 

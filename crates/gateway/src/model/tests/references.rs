@@ -379,24 +379,24 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
             .map_err(|why| format!("{}: {message}", why.reason()))
     };
     let mut settings = mk_settings();
-    // of what is denied, only what is within them
+    // only the denied networks that are within them
     let (cidrs, denied) = usable(&world, &settings).unwrap();
     assert_eq!(cidrs, ["10.2.0.0/16"]);
     assert_eq!(denied, ["10.2.255.2/32"]);
-    // the ranges of own pods, where both clusters use the same network
+    // the ranges of this cluster's pods, where both clusters use the same network
     let own = std::mem::replace(
         &mut world.own_networks,
         vec!["10.2.4.0/24".parse().unwrap()],
     );
     assert_eq!(usable(&world, &settings).unwrap().1, ["10.2.4.0/24"]);
-    // many nodes are few rules
+    // many nodes result in few rules
     world.own_networks = (0..3000u32)
         .map(|node| Cidr::host(std::net::Ipv4Addr::from(0x0a02_0101 + 2 * node).into()))
         .collect();
     let denied = usable(&world, &settings).unwrap().1;
     assert!(denied.len() <= 128, "{denied:?}");
     world.own_networks = own;
-    // an entry's own network may hold what is never sent to
+    // an entry's own network may contain networks that are always denied
     let import = world.imports.get_mut(&key("llm")).unwrap();
     let shared = vec!["100.64.0.0/10".parse().unwrap()];
     let stated = std::mem::replace(&mut import.clusters[0].pod_cidrs, shared);
@@ -404,7 +404,7 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
     assert_eq!(usable(&world, &settings).unwrap().1, clouds);
     let import = world.imports.get_mut(&key("llm")).unwrap();
     import.clusters[0].pod_cidrs = stated;
-    // the flag of the cluster overrides, that of any does not
+    // the flag for the cluster overrides the entry, the flag for all clusters does not
     let any = vec!["10.0.0.0/8".parse().unwrap()];
     settings.pod_cidrs.insert("*".into(), any);
     assert_eq!(usable(&world, &settings).unwrap().0, ["10.2.0.0/16"]);
@@ -419,7 +419,7 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
         refused.starts_with("AddressDenied: east AddressDenied (all networks"),
         "{refused}"
     );
-    // nobody says any
+    // neither a flag nor the entry has a network
     settings.pod_cidrs.clear();
     let import = world.imports.get_mut(&key("llm")).unwrap();
     import.clusters[0].pod_cidrs.clear();

@@ -214,7 +214,7 @@ impl Bed {
         CLOSING_POD
     }
 
-    /// Starts a pod that dies of each POST, and returns the number of those it has read.
+    /// Starts a pod that crashes at each POST, and returns the number of those it has read.
     pub(super) async fn dying_pod(&mut self) -> (Ipv4Addr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind((DYING_POD, self.pods)).await.unwrap();
         let posts = Arc::default();

@@ -18,18 +18,18 @@ use wire::processing_response::Response as To;
 use crate::xds::names::{LB_NAMESPACE, PICK, SERVED};
 use crate::xds::proto::google;
 
-/// What an EPP that refuses writes, like any that knows the form of OpenAI's API.
+/// The body of a refusal, in the form of OpenAI's API.
 pub(super) const REFUSAL: &str = r#"{"error":{"message":"no \"capacity\""}}"#;
 
 #[derive(Clone, Debug)]
 pub(super) enum Behaviour {
     /// `ip:port`
     Pick(String),
-    /// The same, and the request has this header then.
+    /// Picks this endpoint, and sets this header of the request.
     PickAndSet(String, &'static str, &'static str),
     /// Goes on without a pick.
     Nothing,
-    /// Answers itself, by [`REFUSAL`].
+    /// Answers the request itself with this status and [`REFUSAL`].
     Refuse(i32),
     /// Never answers.
     Hang,

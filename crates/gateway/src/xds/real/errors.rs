@@ -1,4 +1,4 @@
-//! Errors of Envoy itself, as clients see them, and requests that are spared them.
+//! Errors of Envoy itself, as clients see them, and requests for which Envoy avoids them.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
@@ -14,13 +14,13 @@ use super::bed::{Answer, Bed, EPP, FORBIDDEN, OUTSIDE, POD_B, REMOTE_EPP, REMOTE
 use super::epp::{Behaviour, REFUSAL};
 use super::pod::{HANG, ORDER};
 
-/// No model server is here.
+/// An address without a model server.
 const NOBODY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 99);
 
-/// The weight of a backend beside which one of weight 1 gets next to nothing.
+/// A weight beside which a backend of weight 1 gets almost no requests.
 const MOST: u32 = 1_000_000;
 
-/// Adds a Service behind a path of its own.
+/// Adds a Service that has its own path.
 fn add_service(world: &mut World, name: &str) {
     world
         .services
@@ -29,7 +29,7 @@ fn add_service(world: &mut World, name: &str) {
     add_route(world, mk_route(name, vec![rule]));
 }
 
-/// Status, and type of the error.
+/// The status of an answer, and the type of its error.
 fn kind(answer: &Answer) -> (u16, String) {
     let body: Value = serde_json::from_str(&answer.body).unwrap_or_else(|_| panic!("{answer:?}"));
     assert!(
@@ -85,11 +85,11 @@ async fn errors_of_envoy_are_objects_that_clients_of_models_parse() {
     assert_eq!(kind(&answer), (400, "bad-request".to_owned()));
 }
 
-/// Clients that try it first go on by HTTP after this status, and after others only when they have tried for a while.
+/// Clients that first try an upgrade use HTTP after this status, and after others only when they have tried for a while.
 #[tokio::test(flavor = "multi_thread")]
 async fn websocket_is_answered_by_the_status_after_which_clients_use_http() {
     let mut bed = Bed::start(|_| {}).await;
-    // A picker is told of the answer, and where it does not listen there is another one.
+    // The picker also receives the answer's headers; where it does not listen, Envoy makes another answer.
     let pick = bed.at(POD_B);
     let _epp = bed.epp(EPP, pick).await;
     bed.until("/pool", 200).await;
@@ -137,7 +137,7 @@ async fn grpc_clients_and_answers_of_pickers_are_left_alone() {
     }
 }
 
-/// HTTP/1.0 is what nginx speaks by default; a name with a dot at its end is the same.
+/// By default nginx uses HTTP/1.0. A host name with a trailing dot means the same as without it.
 #[rstest]
 #[case::http_1_0("GET / HTTP/1.0\r\nhost: api.example\r\n\r\n")]
 #[case::dot("GET / HTTP/1.1\r\nhost: api.example.\r\nconnection: close\r\n\r\n")]
@@ -171,7 +171,8 @@ async fn request_reaches_the_route_of_its_host(#[case] head: &str) {
     assert_eq!((answer.status, answer.body), (200, format!("{POD_B} 0")));
 }
 
-/// As where a server's keep-alive time ends just when the next request comes. Imports had that already.
+/// This happens where a server's keep-alive time ends just when the next request is sent. Imports already had the
+/// retry.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_of_a_pool_that_meets_a_connection_as_it_closes_is_sent_again() {
     let mut bed = Bed::start(|_| {}).await;
@@ -180,7 +181,7 @@ async fn request_of_a_pool_that_meets_a_connection_as_it_closes_is_sent_again() 
     let of_pool = bed.endpoints.pods.get_mut(&key("llm")).unwrap();
     of_pool.insert("closing".to_owned(), closing.into());
     bed.publish();
-    // One endpoint, which is what most pickers name: the other attempts have no other.
+    // Most pickers name one endpoint, so the other attempts have no other endpoint.
     let _epp = bed
         .epp(EPP, Behaviour::Pick(format!("{closing}:{pods}")))
         .await;
@@ -191,7 +192,8 @@ async fn request_of_a_pool_that_meets_a_connection_as_it_closes_is_sent_again() 
     }
 }
 
-/// A server that was killed may have done what it was asked. Of several backends of a rule, the first gets next to all.
+/// A server that was killed may have processed the request. Of several backends of a rule, the first gets almost all
+/// requests.
 #[rstest]
 #[case::service(&[("service", "web", 1)], 1)]
 #[case::service_beside_a_pool(&[("service", "web", MOST), ("pool", "llm", 1)], 1)]
@@ -242,7 +244,7 @@ async fn request_that_a_server_has_read_is_not_done_often(
     assert_eq!(posts.load(Ordering::Relaxed), times);
 }
 
-/// A pick of the denied address, and one beside the networks that the entry itself has; then one that may be.
+/// The picker picks the denied address, then one outside the networks of the entry itself, then an allowed one.
 #[tokio::test(flavor = "multi_thread")]
 async fn picks_lead_into_the_entrys_own_networks_less_what_is_denied_there() {
     let own = |world: &mut World| {
@@ -271,7 +273,7 @@ async fn picks_lead_into_the_entrys_own_networks_less_what_is_denied_there() {
     }
 }
 
-/// It is an answer like its 429, and another cluster's picker is not asked for another one.
+/// The refusal is an answer like the picker's 429, and no other cluster's picker is called.
 #[tokio::test(flavor = "multi_thread")]
 async fn policy_of_a_remote_picker_is_final() {
     let two = |world: &mut World| {

@@ -7,8 +7,8 @@ use super::bed::{Bed, EPP, POD_A, REMOTE_EPP, REMOTE_POD};
 use super::epp::Behaviour;
 use super::pod::FORGED_FAILOVER;
 
-/// A filter that shortens the body, for the receiver alone: what follows would be read as the next request, and its answer
-/// would go to whoever asks next.
+/// A filter shortens the body for the receiver alone: the rest would be read as the next request, and its answer would
+/// be sent to the client of the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn body_does_not_become_a_request_of_its_own_by_a_filter() {
     let shortening = |world: &mut World| {
@@ -32,7 +32,7 @@ async fn body_does_not_become_a_request_of_its_own_by_a_filter() {
             "POST {path} HTTP/1.1\r\nhost: any\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
         );
         let refused = bed.exchange(&head, body).await;
-        // By the connection to the pod that the request above may have left behind.
+        // This request uses the connection to the pod that the request above may have left open.
         let innocent = bed.get("/usual").await;
         assert_eq!(innocent.body, format!("{POD_A} 0"), "{path}");
         assert_eq!(bed.seen.take_paths(), ["/usual"], "{path}");
@@ -40,7 +40,7 @@ async fn body_does_not_become_a_request_of_its_own_by_a_filter() {
     }
 }
 
-/// As above, by a picker, to whose pods other pickers send requests too.
+/// The same by a picker; other pickers send requests to the same pods.
 #[tokio::test(flavor = "multi_thread")]
 async fn body_does_not_become_a_request_of_its_own_by_a_picker() {
     let mut bed = Bed::start(|_| {}).await;
@@ -77,7 +77,7 @@ async fn body_does_not_become_a_request_of_its_own_by_a_picker() {
                 assert_eq!(request.path, *path, "{name}");
                 let found = request.headers.get_all(name).iter();
                 let found = found.filter(|found| *found == value).count();
-                // Envoy's own, once.
+                // Envoy's own header, exactly once.
                 let wanted = usize::from(value == "chunked");
                 assert_eq!(found, wanted, "{path} {name} {:?}", request.headers);
             }
@@ -85,8 +85,8 @@ async fn body_does_not_become_a_request_of_its_own_by_a_picker() {
     }
 }
 
-/// Of one rule with a local pool and an import, the import's hop may say that another cluster is to be tried: the pool's model
-/// servers may not, else each could double its load, or end every request with 503 where it is the only one.
+/// In one rule with a local pool and an import, the import's hop may request that another cluster is tried. The pool's
+/// model servers may not, else each could double its load, or end every request with 503 where it is the only one.
 #[tokio::test(flavor = "multi_thread")]
 async fn model_server_cannot_order_another_attempt() {
     let services = |world: &mut World| {
@@ -95,7 +95,7 @@ async fn model_server_cannot_order_another_attempt() {
             unused.name = "idle".into();
             mk_rule(path, vec![mk_ref(kind, name, 1_000_000), unused])
         };
-        // It makes the rule one with hops, and gets next to nothing.
+        // This import makes the rule a rule with hops, and gets almost no requests.
         let idle = world.imports[&key("llm")].clone();
         world.imports.insert(key("idle"), idle);
         let rules = vec![

@@ -1,4 +1,4 @@
-//! Model servers of the test bed: what they answer is said by the path, so that each test sees it beside its request.
+//! Model servers of the test bed. The path selects the answer, so that each test shows it beside its request.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use tokio::time::sleep;
 
 use crate::xds::names::FAILOVER;
 
-/// Where a pod answers in pieces.
+/// The path whose answer a pod sends in pieces.
 pub(super) const STREAM: &str = "/stream";
 
-/// End of the paths where a pod answers with the header by which hops say that another cluster is to be tried.
+/// End of the paths where a pod answers with the header by which hops request that another cluster is tried.
 pub(super) const FORGED_FAILOVER: &str = "/forged-failover";
 
 /// The body of the POST requests that [`serve_no_posts`] reads.
@@ -44,12 +44,12 @@ pub(super) struct Seen(Arc<Mutex<Vec<SeenRequest>>>);
 // === impl Seen ===
 
 impl Seen {
-    /// All so far, which are forgotten then.
+    /// Returns all requests so far and forgets them.
     pub(super) fn take(&self) -> Vec<SeenRequest> {
         std::mem::take(&mut self.0.lock())
     }
 
-    /// Their paths.
+    /// Returns the paths of all requests so far and forgets the requests.
     pub(super) fn take_paths(&self) -> Vec<String> {
         self.take()
             .into_iter()
@@ -58,8 +58,8 @@ impl Seen {
     }
 }
 
-/// Answers with its own address and the length of the body, after reading all of it; at [`STREAM`] in pieces, as many as the
-/// query says.
+/// Answers with its own address and the length of the body, after it has read the whole body; at [`STREAM`] in as many
+/// pieces as the query requests.
 pub(super) async fn serve(listener: TcpListener, seen: Seen) {
     let name = listener.local_addr().unwrap().ip().to_string();
     let pieces = async |RawQuery(number): RawQuery| {

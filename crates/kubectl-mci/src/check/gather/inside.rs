@@ -32,7 +32,7 @@ use crate::{
 
 /// Reviews side by side: some forty of them.
 const REVIEWS_AT_ONCE: usize = 8;
-/// Pods of a pool that are looked at.
+/// Largest number of pods of a pool that are read.
 const PODS: u32 = 200;
 /// Where the gateway runs, and its Deployment.
 const GATEWAY: (&str, &str) = ("isthmus-system", "isthmus-gateway");
@@ -239,7 +239,7 @@ async fn picker(cluster: &Cluster, pool: &InferencePool) -> Result<Picker, CallE
     })
 }
 
-/// Where their pods are.
+/// The addresses of the pools' ready pods.
 async fn pods(cluster: &Cluster, pools: &[&InferencePool]) -> Pickers<Read<Vec<IpAddr>>> {
     let found = pools.iter().map(async |pool| {
         let key = (pool.namespace().unwrap_or_default(), pool.name_any());
@@ -270,7 +270,7 @@ fn ready_addresses(pod: &Pod) -> Vec<IpAddr> {
     if !conditions.any(|one| one.type_ == "Ready" && one.status == "True") {
         return Vec::new();
     }
-    // the first one is what endpoint pickers name
+    // endpoint pickers use the first one
     let address = status.pod_ip.as_ref().and_then(|ip| ip.parse().ok());
     address.into_iter().collect()
 }

@@ -127,7 +127,7 @@ fn credentials(member: &MemberFacts, facts: &Facts) -> Line {
     let MemberFacts {
         name,
         source,
-        // said with what to do
+        // reported together with the advice
         held: _,
         credentials,
     } = member;
@@ -229,7 +229,7 @@ fn day(at: Timestamp) -> String {
     at.strftime("%F %R UTC").to_string()
 }
 
-/// What home says of a member's rights, where that is nothing or cannot be read.
+/// Reports the rights that home grants a member, where these are missing or cannot be read.
 fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
     let (name, source) = (&member.name, &member.source);
     let bad = |complaint: &String| {
@@ -275,7 +275,7 @@ fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
     lines
 }
 
-/// What of a member's exported pools is outside of the networks that home says, as far as its pods were seen.
+/// Pods of a member's exported pools that are outside the networks that home records, as far as the pods could be read.
 fn outside(name: &str, networks: &[String], facts: &Facts) -> Option<String> {
     let networks = parse_pod_cidrs(&networks.join(",")).ok()?;
     let cluster = facts.clusters.iter().find(|one| one.name == name)?;
@@ -295,8 +295,8 @@ fn outside(name: &str, networks: &[String], facts: &Facts) -> Option<String> {
     ))
 }
 
-/// Whether a member's server answers with a certificate that its credentials do not trust: to the controller, too, that is a
-/// server that does not answer.
+/// Whether a member's server presents a certificate that the member's credentials do not trust. The controller, too,
+/// treats it as a server that does not answer.
 fn is_untrusted(name: &str, facts: &Facts) -> bool {
     let mut members = facts.home.members.iter().filter(|one| one.name == name);
     members.any(|one| {

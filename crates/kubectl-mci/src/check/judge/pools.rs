@@ -9,7 +9,7 @@ use crate::status::{self, Cell, ClusterRow, Hole, PoolRow};
 /// Number of clusters named.
 const MAX_NAMED: usize = 8;
 
-/// None where no pool is exported, and all could be looked at.
+/// The results for exported pools; none where no pool is exported and all clusters could be read.
 pub(super) fn group(facts: &Facts) -> Option<Group> {
     let status = status::judge(&facts.seen);
     let mut lines: Vec<Line> = status
@@ -30,7 +30,7 @@ pub(super) fn group(facts: &Facts) -> Option<Group> {
     })
 }
 
-/// Lists that failed, but for those of a cluster of which nothing was seen: its own group says that.
+/// Lists that failed, except those of a cluster that could not be read at all: its own group reports that.
 fn unseen<'a>(row: &'a ClusterRow, facts: &Facts) -> impl Iterator<Item = Line> + use<'a> {
     let cluster = facts.clusters.iter().find(|one| one.name == row.name);
     let is_told = cluster.is_some_and(|one| one.inside.is_err());

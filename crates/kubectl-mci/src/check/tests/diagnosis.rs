@@ -1,4 +1,4 @@
-//! What could not be looked at, what gateways say, and advice that can be followed.
+//! Clusters that cannot be read, conditions of gateways, and advice that can be followed.
 
 use super::*;
 use crate::{check::facts::Held, status::Unlisted};
@@ -24,7 +24,7 @@ fn a_list_that_failed_is_not_seen() {
             "could not be listed",
         ),
         (
-            // the CRDs were read, and no pool
+            // the CRDs could be read, and the pools could not
             |f| f.seen[0].facts = Err("east: cannot list: forbidden".to_owned()),
             Level::Unknown,
             "east: cannot list: forbidden",
@@ -52,7 +52,7 @@ fn a_gateway_that_cannot_use_an_import_is_wrong() {
     assert_eq!(bad[0].next.as_deref(), Some("east ParentModeUnsupported"));
 }
 
-/// All that is advised.
+/// All the advice, as text.
 fn advice(facts: &Facts) -> String {
     let groups = judge(facts).groups.into_iter();
     let lines = groups.flat_map(|group| group.lines);
@@ -72,7 +72,7 @@ fn where_another_controller_writes_no_second_home_is_advised() {
     let text = advice(&facts);
     assert!(text.contains("--home-context CONTEXT"), "{text}");
     assert!(!text.contains("kubectl mci join"), "{text}");
-    // nobody has written anything: this is the home to be
+    // no controller has written anything: this cluster is about to become home
     facts.seen.clear();
     let text = advice(&facts);
     let join = "kubectl mci join CLUSTER --context CONTEXT --home-context west";
@@ -90,7 +90,7 @@ fn advice_for_a_name_that_join_refuses_says_first_how_it_is_given_up() {
     let text = advice(&facts);
     let expected = "put another kubeconfig into key east.yaml, or make it a member by join: kubectl patch secret; then kubectl mci join east";
     assert!(text.contains(expected), "{text}");
-    // rights need no new membership
+    // missing rights need no new membership
     facts.token(0).tried = Tried::Works(None);
     facts.inside(0).denied = Some(Ok(mk_denied("isthmus-mci-controller", 1)));
     let text = advice(&facts);

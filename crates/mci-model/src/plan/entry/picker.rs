@@ -31,7 +31,7 @@ struct AuxiliaryPort<'a> {
 
 #[derive(Clone, Copy)]
 enum Auxiliary<'a> {
-    /// As the annotation has it.
+    /// The number in the annotation.
     Number(u16),
     /// A port of the Service.
     Named(&'a PortFacts),

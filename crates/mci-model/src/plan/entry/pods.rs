@@ -20,14 +20,14 @@ pub(super) struct Pods<'a> {
     pub(super) addresses: BTreeSet<&'a IpAddr>,
     /// Other pods that could serve, but listen on other ports.
     pub(super) left_out: usize,
-    /// A slice with the ports of all of them; none: there are no pods.
+    /// A slice with the ports that all of them have; none if there are no pods.
     slice: Option<&'a SliceFacts>,
 }
 
 // === impl Pods ===
 
 impl<'a> Pods<'a> {
-    /// Those behind a Service with an address of its own, which leads to each pod at the pod's own port.
+    /// The pods behind a Service with a cluster IP, which forwards to each pod at the pod's own port.
     pub(super) fn behind(member: &'a Member, service: &'a Key, port: &PortFacts) -> Self {
         let used = used(member, service, port);
         Self {
@@ -37,9 +37,9 @@ impl<'a> Pods<'a> {
         }
     }
 
-    /// Those of a headless Service that have `port`, all with the same numbers of `port` and `others`: an entry has
-    /// one number for all its addresses. Where pods differ, as during a rollout that changes a port, the most
-    /// pods that agree are taken, and of as many the lowest numbers.
+    /// The pods of a headless Service that have `port`, all with the same numbers of `port` and `others`: an entry has
+    /// one number for all its addresses. Where pods differ, as during a rollout that changes a port, the largest group
+    /// of pods with the same numbers is used; among groups of the same size, the one with the lowest numbers.
     pub(super) fn alike(
         member: &'a Member,
         service: &'a Key,
@@ -83,8 +83,8 @@ impl<'a> Pods<'a> {
     }
 }
 
-/// As for kube-proxy: the ready endpoints that have the port; while there is none in the whole Service, those serve on that
-/// terminate.
+/// The endpoints that kube-proxy would use: the ready ones that have the port, or, while the whole Service has none,
+/// the terminating ones that still serve.
 fn used<'a>(
     member: &'a Member,
     service: &'a Key,

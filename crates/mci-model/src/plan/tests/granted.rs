@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// What an object says, as it is read.
+/// The origin that results from the values of an object.
 fn mk_origin(pod_cidrs: Option<&str>, namespaces: Option<&str>) -> Origin {
     fn stated<T, E>(text: Option<&str>, parse: impl Fn(&str) -> Result<T, E>) -> Stated<T> {
         match text.map(parse) {
@@ -63,9 +63,9 @@ fn networks_of_its_object_go_into_a_members_entries() {
         clusters[0].pod_cidrs.clone()
     };
     assert_eq!(networks(&world, "b"), ["10.2.0.0/16", "fd00:2::/56"]);
-    // a CRD of before refuses what it does not declare
+    // an older CRD rejects fields that it does not declare
     assert_eq!(networks(&world, "c"), [""; 0]);
-    // a slip leaves what was said
+    // a value that cannot be read leaves the earlier one in force
     describe(&mut world, Some("everywhere"), None);
     assert_eq!(networks(&world, "b"), ["10.2.0.0/16", "fd00:2::/56"]);
     describe(&mut world, None, None);
@@ -90,7 +90,7 @@ fn a_namespace_that_a_member_may_not_export_is_withdrawn_and_said() {
     for said in ["namespace ml", "Secret isthmus-system/a", "team-*"] {
         assert!(message.contains(said), "{message}");
     }
-    // said twice, it is withdrawn once; and it comes back
+    // a repeated statement withdraws the pool only once, and the pool can be exported again
     assert_eq!(describe(&mut world, None, Some("team-*")).withdrawals, []);
     assert_eq!(describe(&mut world, None, Some("*")).withdrawals, []);
     let plan = desired_for(&world, &policy, &mk_key("llm"), NOW);
@@ -122,7 +122,7 @@ fn a_rule_that_cannot_be_read_takes_away_nothing_and_adds_nothing(
     settle(&mut before, &mk_policy(), NOW);
     let live = member(&before, "b").imports.items[&mk_key("llm")].clone();
     assert_eq!(live.status.clusters[0].pod_cidrs, ["10.2.0.0/16"]);
-    // a controller that starts with such a rule has not seen what was said before
+    // a controller that starts with such a rule has not seen the earlier value
     let mut world = World::new(mk_rules());
     for name in ["a", "b"] {
         world.add_member(&mk_name(name), NOW);

@@ -57,7 +57,7 @@ impl FakeEngine {
         self.port
     }
 
-    /// Waits until the Router has subscribed: what is published before is lost.
+    /// Waits until the Router has subscribed: messages published before are lost.
     pub(super) async fn subscribed(&self) {
         let deadline = Instant::now() + super::LIMIT;
         while self.publisher.subscribers() == 0 {

@@ -12,10 +12,10 @@ use crate::{
     template::rewrite::CONCAT,
 };
 
-/// The widest indentation: nobody indents further.
+/// The widest indentation that is accepted; published templates use far less.
 const MAX_INDENT: usize = 1000;
 
-/// Registers them.
+/// Registers the filters that write text.
 pub(super) fn register(env: &mut Environment<'_>) {
     env.add_function(CONCAT, concat);
     env.add_filter("string", |state: &State<'_, '_>, value: &Value| {
@@ -85,7 +85,7 @@ fn title(state: &State<'_, '_>, text: &str) -> Result<String, Error> {
     out.finish()
 }
 
-/// What `~` makes of its operands.
+/// The result of `~` for these operands.
 fn concat(state: &State<'_, '_>, values: Rest<Value>) -> Result<String, Error> {
     let mut out = Writer::new(state);
     for value in values.iter() {
@@ -166,7 +166,7 @@ fn replace(
     python::replace(&text, &from, &to, count)
 }
 
-/// Indents all lines but the first one, and but the empty ones.
+/// Indents all lines except the first one and the empty ones.
 fn indent(
     state: &State<'_, '_>,
     value: &Value,
@@ -252,7 +252,7 @@ fn format(
     )
 }
 
-/// The text with its signs of HTML escaped, which is not escaped again.
+/// The text with HTML's special characters escaped; it is not escaped again.
 fn escape(state: &State<'_, '_>, value: &Value) -> Result<Value, Error> {
     if value.is_safe() {
         return Ok(value.clone());

@@ -1,15 +1,15 @@
 //! Strings of templates, as Python reads them and as the library does.
 
-/// What Python makes of the inside of a string.
+/// What Python reads from the inside of a string.
 pub(super) enum Unescaped {
     Text(String),
-    /// It has a character by its name.
+    /// The string has an escape that names a character.
     Name,
-    /// No string of Unicode.
+    /// The string is not valid Unicode.
     Other,
 }
 
-/// Reads the escapes of Python.
+/// Replaces the escapes of Python.
 pub(super) fn unescape(inner: &str) -> Unescaped {
     let mut text = String::with_capacity(inner.len());
     let mut characters = inner.chars();

@@ -1,4 +1,4 @@
-//! What is in a statement or an expression.
+//! Lists the parts of a statement or an expression.
 
 use minijinja::machinery::ast::{CallArg, Expr, Stmt};
 

@@ -28,7 +28,7 @@ fn an_encoded_path_hides_no_body() {
     );
 }
 
-/// What its bytes mean is not known here; a path that is not read passes.
+/// The EPP does not know what a compressed body means; a request whose path is not read passes.
 #[rstest]
 #[case("zstd", CHAT, true)]
 #[case("zstd, gzip", CHAT, true)]

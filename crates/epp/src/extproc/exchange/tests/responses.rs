@@ -230,7 +230,7 @@ fn who_served_is_looked_for_up_to_the_response_headers() {
     assert!(!script.exchange.wants_attributes());
 }
 
-/// As clients do that close at the last event, before the proxy sees its end.
+/// Some clients close at the last event, before the proxy receives the end of the response.
 #[test]
 fn tokens_that_a_response_told_count_where_its_stream_is_reset() {
     const EVENT: &str = "data: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n";

@@ -53,9 +53,9 @@ async fn what_was_learned_of_the_first_endpoint_moves_to_the_one_that_served(#[c
     assert_eq!(next, other.as_slice());
 }
 
-/// The first endpoint refused the connection, or the client left: what it was to have cached draws nothing to it. A stream
-/// that is closed in order, as on routes whose responses are not shown, says nothing, nor does a reset where no proxy ever
-/// shows a response.
+/// The first endpoint refused the connection, or the client left: the prompt does not count as cached there. A stream
+/// that is closed in order, as on routes that send no responses to the EPP, proves nothing, nor does a reset where the
+/// proxy never sends a response.
 #[rstest]
 #[case::reset(true, true, 0)]
 #[case::reset_unseen(false, true, 9)]
@@ -119,7 +119,7 @@ async fn requests_of_one_prompt_leave_nothing_where_none_was_served(
     assert_eq!(known() - before, want);
 }
 
-/// None of the pool has what a stranger served.
+/// No endpoint of the pool has cached what an endpoint outside the pool served.
 #[tokio::test(start_paused = true)]
 async fn what_a_stranger_served_is_cached_by_none_of_the_pool() {
     let shared = mk_shared_of(1 << 16, &["a"], small_config(), &mut Registry::default());

@@ -109,7 +109,7 @@ async fn the_token_of_a_response_names_the_pod_that_served_it(
     assert_eq!(token, named.map(|pod| STANDARD.encode(pod)));
 }
 
-/// It would bind the client to the pod that failed.
+/// A token would bind the client to the pod that failed.
 #[rstest]
 #[case("201", true)]
 #[case("404", false)]

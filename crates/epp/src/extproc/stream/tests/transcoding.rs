@@ -230,7 +230,7 @@ async fn another_path_and_body_go_to_the_server_by_the_same_route(
     assert_eq!(said.header("content-length"), wanted);
 }
 
-/// Some clients write it before the JSON.
+/// Some clients write a byte order mark before the JSON.
 #[tokio::test(start_paused = true)]
 async fn a_byte_order_mark_keeps_no_request_from_another_protocol() {
     let chat = mk_chat("qwen", "");

@@ -222,7 +222,7 @@ async fn a_request_that_is_not_for_the_processor_is_picked_for_at_once() {
     bed.assert_has(&["epp_external_skipped_total{reason=\"several-prompts\"} 1"]);
 }
 
-/// A Processor's client with a fault.
+/// A client for the Processor that fails.
 #[derive(Debug)]
 struct Panics;
 
@@ -238,7 +238,7 @@ impl CallProcessor for Panics {
     }
 }
 
-/// Without an answer Envoy would let the request go on without a pick where it fails open.
+/// Without an answer, an Envoy that fails open would forward the request without a pick.
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_decision_panics_gets_500_and_counts_nowhere() {
     let mut registry = Registry::default();

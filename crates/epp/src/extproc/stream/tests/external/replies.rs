@@ -47,7 +47,7 @@ async fn a_worker_gets_the_ids_and_the_router_or_the_picker_chooses_it(
     let is_removed = passed.removed.iter().any(|name| name == "x-req-tokens-key");
     assert_eq!(is_removed, !by_key, "that of the client is never passed on");
     assert_eq!(passed.set["x-gateway-model-name"], "m");
-    // the rank is one behind the Router's address
+    // the rank is one of those behind the Router's address
     let rank = passed.set.get("x-data-parallel-rank");
     assert_eq!(rank.map(String::as_str), routes.then_some("3"));
     if routes {

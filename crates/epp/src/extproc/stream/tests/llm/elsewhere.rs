@@ -224,7 +224,7 @@ async fn what_becomes_of_a_request_is_reported_where_it_was_picked() {
     assert_eq!(*elsewhere.reports.lock(), want);
 }
 
-/// It is in flight at no member, here and there.
+/// The request is counted as in flight at no endpoint, neither locally nor at the service.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_a_stranger_serves_is_charged_nowhere() {
     let (elsewhere, shared) = mk_asking(&[B]);

@@ -279,8 +279,8 @@ model_mapping_rule:
     }
 }
 
-/// The fields of one line of the access log, without its time. The id of a charge is a fresh one each time: its length stands
-/// for it.
+/// The fields of one line of the access log, without its time. The id of a charge differs each time: it is replaced by
+/// its length.
 fn read_line(line: &str) -> serde_json::Value {
     let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
     let fields = line.as_object_mut().unwrap();

@@ -15,17 +15,17 @@ use crate::{
     director::PickElsewhere,
 };
 
-/// The open service on a port of its own.
+/// A Metadata-Center without calls for caches, on a port of its own.
 struct OpenService {
     port: u16,
     /// The data of its next answers to load queries, in JSON.
     loads: Arc<Mutex<String>>,
-    /// The paths of calls that it does not have.
+    /// The paths of the calls that it does not support.
     unknown: Arc<Mutex<Vec<String>>>,
     _tasks: JoinSet<()>,
 }
 
-/// An endpoint picker that uses it.
+/// An endpoint picker that uses the service.
 struct Picker {
     shared: Arc<Shared>,
     registry: Registry,
@@ -62,7 +62,7 @@ impl OpenService {
         }
     }
 
-    /// How often it was asked for caches.
+    /// The number of requests for caches that it received.
     fn queries(&self) -> usize {
         let unknown = self.unknown.lock();
         let queries = unknown.iter().filter(|path| *path == "/v1/cache/query");
@@ -119,7 +119,7 @@ impl Picker {
         }
     }
 
-    /// Where the prompt goes and is answered.
+    /// Serves one request with the prompt, and returns its endpoint.
     async fn serve(&self, prompt: &str) -> String {
         let asked = ask(&self.shared, &[], &mk_chat("m", prompt)).await;
         let first = asked.first().to_owned();
@@ -139,7 +139,7 @@ impl Picker {
 async fn a_repeated_prompt_goes_where_it_is_cached_though_the_service_has_no_cache_calls() {
     let service = OpenService::start().await;
     let picker = Picker::start(&service);
-    // Nothing is asked of the service before its address is looked up.
+    // The service receives no requests before its address is resolved.
     while service.queries() == 0 {
         picker.serve("hello").await;
     }
