@@ -88,7 +88,7 @@ pub fn never() -> impl Iterator<Item = Cidr> {
     LOCAL.into_iter().chain(CLOUDS).chain(TRANSLATED)
 }
 
-/// Whether the address is in one of the networks of [`never`].
+/// Whether the address is in one of the networks of [`never()`].
 pub fn is_never(ip: IpAddr) -> bool {
     never().any(|network| network.contains(ip))
 }
