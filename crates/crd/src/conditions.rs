@@ -29,6 +29,8 @@ pub const LOOP_FREE: &str = "LoopFree";
 pub const PARTIALLY_INVALID: &str = "PartiallyInvalid";
 /// `Conflicted`, on a listener.
 pub const CONFLICTED: &str = "Conflicted";
+/// `OverlappingTLSConfig`, on a listener: another one with TLS shares hosts and port with it.
+pub const OVERLAPPING_TLS_CONFIG: &str = "OverlappingTLSConfig";
 
 /// Three-valued condition status, as `metav1.Condition` spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -196,6 +196,7 @@ impl Args {
                 epp_tls,
                 pod_cidrs: by_cluster(pod_cidr),
                 deny_cidrs: denied(&deny_cidr),
+                private_channel: ads_address.ip().is_loopback(),
             },
             options: Options {
                 health_service: epp_health_service,

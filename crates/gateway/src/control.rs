@@ -18,7 +18,7 @@ use crate::index::{Changes, Event, Index, Source};
 use crate::infra::problems::{Problems, Reports};
 use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
 use crate::metrics::ModelMetrics;
-use crate::model::{GatewayModel, Settings, WantedStatus, build};
+use crate::model::{GatewayModel, Settings, WantedStatus, build, certificates};
 use crate::queue::Queue;
 use crate::status::{self, Target, Wanted};
 use crate::watches::Watches;
@@ -262,7 +262,7 @@ impl Control {
     }
 }
 
-/// What the world says; of what depends on a ConfigMap that is not listed yet, what it said before.
+/// What the world says; of what depends on a ConfigMap or Secret that is not listed yet, what it said before.
 fn decide(
     world: &World,
     settings: &Settings,
@@ -271,7 +271,9 @@ fn decide(
     let (mut models, mut wanted) = build(world, settings);
     let is_unknown = |key: &Key| {
         let gateway = world.gateways.get(key);
-        gateway.is_some_and(|gateway| parameters::is_unknown(world, gateway))
+        gateway.is_some_and(|gateway| {
+            parameters::is_unknown(world, gateway) || certificates::is_unknown(world, gateway)
+        })
     };
     models.retain(|model| !is_unknown(&model.key));
     let kept = before.models.iter().filter(|model| is_unknown(&model.key));
@@ -296,7 +298,7 @@ fn decide(
     (models, wanted)
 }
 
-/// Pods of every pool and the `ConfigMap`s that are named.
+/// Pods of every pool, and the `ConfigMap`s and Secrets that are named.
 fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     let pools = world.pools.iter().map(|(key, pool)| {
         let labels = pool
@@ -309,13 +311,17 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     let maps = parameters::wanted_maps(world, controller)
         .into_iter()
         .map(|key| (Source::ConfigMap(key), String::new()));
-    pools.chain(maps).collect()
+    let secrets = certificates::wanted(world, controller)
+        .into_iter()
+        .map(|key| (Source::Secret(key), String::new()));
+    pools.chain(maps).chain(secrets).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{key, mk_own_parameters, mk_settings, mk_world};
+    use crate::fixture::{key, mk_https_listener, mk_own_parameters, mk_settings, mk_world};
+    use crate::world::BadSecret;
 
     #[test]
     fn gateway_stays_as_it_is_until_its_parameters_are_listed() {
@@ -348,5 +354,34 @@ mod tests {
             .parameters
             .insert(key("own"), Some(parameters::parse("replicas: 1")));
         assert_eq!(decided(&world, &listed).models, before.models);
+    }
+    #[test]
+    fn gateway_stays_as_it_is_until_its_secrets_are_listed() {
+        let (mut world, settings) = (mk_world(), mk_settings());
+        let decided = |world: &World, before: &Decided| {
+            let (models, wanted) = decide(world, &settings, before);
+            Decided {
+                models,
+                wanted,
+                plans: BTreeMap::new(),
+            }
+        };
+        let before = decided(&world, &Decided::default());
+        let gateway = world.gateways.get_mut(&key("gw")).unwrap();
+        gateway
+            .listeners
+            .push(mk_https_listener("https", 443, None, &["cert"]));
+        let sources = wanted_sources(&world, &settings.controller);
+        assert!(sources.contains_key(&Source::Secret(key("cert"))));
+        let meanwhile = decided(&world, &before);
+        assert_eq!(meanwhile.models, before.models);
+        assert_eq!(meanwhile.wanted.gateways, before.wanted.gateways);
+        world
+            .certificates
+            .insert(key("cert"), Err(BadSecret::NotFound));
+        let listed = decided(&world, &meanwhile);
+        let ports: Vec<_> = listed.models[0].ports.keys().copied().collect();
+        assert_eq!(ports, [80, 443]);
+        assert_eq!(listed.wanted.gateways[&key("gw")].listeners.len(), 2);
     }
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::model::{EppTls, Settings};
 use crate::select::denied;
 use crate::world::{
-    BackendRef, Endpoints, Gateway, GatewayClass, HttpRoute, ImportedCluster, InferencePool,
-    InferencePoolImport, Infra, Key, Listener, ParametersRef, ParentRef, PathMatch, PickerRef,
-    RemotePicker, RouteMatch, RouteRule, RoutesFrom, Service, ServicePort, Slice, World,
+    BackendRef, CertificateRef, Endpoints, Gateway, GatewayClass, HttpRoute, ImportedCluster,
+    InferencePool, InferencePoolImport, Infra, Key, Listener, ListenerTls, ParametersRef,
+    ParentRef, PathMatch, PickerRef, RemotePicker, RouteMatch, RouteRule, RoutesFrom, Service,
+    ServicePort, Slice, World,
 };
 use crate::xds::Options;
 
@@ -21,6 +22,7 @@ pub(crate) fn mk_settings() -> Settings {
         epp_tls: EppTls::Plaintext,
         pod_cidrs: BTreeMap::new(),
         deny_cidrs: denied(&[]),
+        private_channel: true,
     }
 }
 
@@ -112,8 +114,32 @@ pub(crate) fn mk_listener(name: &str, port: u16, hostname: Option<&str>) -> List
         port,
         protocol: "HTTP".into(),
         hostname: hostname.map(Into::into),
+        tls: None,
+        checks_clients: false,
         from: RoutesFrom::Same,
         kinds: Vec::new(),
+    }
+}
+
+/// With the Secrets of these names in the Gateway's namespace.
+pub(crate) fn mk_https_listener(
+    name: &str,
+    port: u16,
+    hostname: Option<&str>,
+    secrets: &[&str],
+) -> Listener {
+    let refs = secrets.iter().map(|name| CertificateRef {
+        kind: "Secret".into(),
+        name: (*name).into(),
+        ..CertificateRef::default()
+    });
+    Listener {
+        protocol: "HTTPS".into(),
+        tls: Some(ListenerTls {
+            passthrough: false,
+            certificates: refs.collect(),
+        }),
+        ..mk_listener(name, port, hostname)
     }
 }
 

@@ -17,11 +17,12 @@ use watch::{OddObject, Update};
 
 use crate::infra::{Part, parameters};
 use crate::status::Target;
-use crate::world::{Endpoints, Key, World, project};
+use crate::world::{Endpoints, Key, ListedSecret, World, project};
 
 mod evidence;
 mod keep;
 mod parts;
+mod secrets;
 mod vanished;
 
 #[cfg(test)]
@@ -53,6 +54,8 @@ pub(crate) enum Event {
     Pods(Key, Update<Pod>),
     /// The one with this key.
     ConfigMap(Key, Update<ConfigMap>),
+    /// The one with this key.
+    Secret(Key, Update<ListedSecret>),
     /// Whether the CRD of a kind confirms that what vanishes by the next event of that kind was deleted by somebody.
     Confirmed(&'static str, bool),
 }
@@ -72,6 +75,7 @@ pub(crate) enum Source {
     Kind(&'static str),
     Pods(Key),
     ConfigMap(Key),
+    Secret(Key),
 }
 
 #[derive(Debug, Default)]
@@ -301,6 +305,7 @@ impl Index {
             }
             Event::Pods(pool, update) => self.pods(&pool, update, odd),
             Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
+            Event::Secret(key, update) => self.secret(&key, update, odd),
             Event::Confirmed(..) => Changes::default(),
         }
     }
@@ -352,7 +357,7 @@ impl Index {
         self.odd.remove(source);
     }
 
-    /// The pool is gone, or nobody names the ConfigMap any more.
+    /// The pool is gone, or nobody names the ConfigMap or Secret any more.
     pub(crate) fn forget(&mut self, source: &Source) {
         self.listed.remove(source);
         self.odd.remove(source);
@@ -363,6 +368,9 @@ impl Index {
             }
             Source::ConfigMap(key) => {
                 self.world.parameters.remove(key);
+            }
+            Source::Secret(key) => {
+                self.world.certificates.remove(key);
             }
             Source::Kind(_) => {}
         }

@@ -13,11 +13,12 @@ use std::time::Duration;
 use crd::networks::Cidr;
 
 use crate::select::Ineligible;
-use crate::world::{Key, RouteFilter, RouteMatch, World};
+use crate::world::{Certificate, Key, RouteFilter, RouteMatch, World};
 
 mod attach;
 mod backends;
 mod build;
+pub(crate) mod certificates;
 mod gateways;
 mod order;
 mod refs;
@@ -48,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) pod_cidrs: BTreeMap<String, Vec<Cidr>>,
     /// Addresses that no import may name, this host and its link included.
     pub(crate) deny_cidrs: Vec<Cidr>,
+    /// Whether nobody but Envoys reads what they are sent, so that private keys can be among it.
+    pub(crate) private_channel: bool,
 }
 
 /// How EPPs are spoken to when nothing at the EPP says otherwise.
@@ -65,6 +68,8 @@ pub(crate) struct GatewayModel {
     pub(crate) key: Key,
     /// By listener port.
     pub(crate) ports: BTreeMap<u16, PortModel>,
+    /// By Secret.
+    pub(crate) certificates: BTreeMap<Key, Certificate>,
     pub(crate) services: BTreeMap<(Key, u16), ServiceBackend>,
     pub(crate) pools: BTreeMap<Key, Arc<Pool>>,
     pub(crate) imports: BTreeMap<Key, Arc<Import>>,
@@ -76,13 +81,34 @@ pub(crate) struct PortModel {
     pub(crate) bind: u16,
     /// How long an Envoy that is stopped serves on.
     pub(crate) drain: Duration,
+    /// Without any the port is not served: all its listeners wait for a certificate.
+    pub(crate) chains: Vec<Chain>,
+}
+
+/// Connections to a port that are served alike, with a route table of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chain {
+    pub(crate) protocol: Protocol,
     /// Most specific domain first.
     pub(crate) vhosts: Vec<VirtualHost>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http,
+    Https {
+        /// The server names of TLS that lead here, unless another chain's are more specific.
+        hostname: Hostname,
+        /// The Secrets of its certificates; at least one.
+        certificates: Vec<Key>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VirtualHost {
     pub(crate) domain: Hostname,
+    /// The domain belongs to a listener that other connections lead to: the answer is 421.
+    pub(crate) misdirected: bool,
     /// In order: the first that matches answers.
     pub(crate) rules: Vec<Arc<Rule>>,
 }
@@ -241,16 +267,30 @@ impl GatewayModel {
         let mut seen = BTreeSet::new();
         self.ports
             .values()
-            .flat_map(|port| &port.vhosts)
+            .flat_map(|port| &port.chains)
+            .flat_map(|chain| &chain.vhosts)
             .flat_map(|vhost| &vhost.rules)
             .filter(move |rule| seen.insert(rule.id.clone()))
     }
 }
 
-/// The Gateway of a world, if it is ours by class and controller.
-fn is_ours(world: &World, settings: &Settings, class: &str) -> bool {
-    world
-        .classes
-        .get(class)
-        .is_some_and(|class| class.controller == settings.controller)
+// === impl Protocol ===
+
+impl Protocol {
+    /// `Less`: `self` is asked first for a server name.
+    fn compare_specificity(&self, other: &Self) -> std::cmp::Ordering {
+        let host = |one: &Self| match one {
+            Self::Http => Hostname::Any,
+            Self::Https { hostname, .. } => hostname.clone(),
+        };
+        let (one, other) = (host(self), host(other));
+        let specificity = one.compare_specificity(&other);
+        specificity.then_with(|| one.cmp(&other))
+    }
+}
+
+/// Whether the Gateways of a class are ours, by its controller.
+fn is_ours(world: &World, controller: &str, class: &str) -> bool {
+    let class = world.classes.get(class);
+    class.is_some_and(|class| class.controller == controller)
 }

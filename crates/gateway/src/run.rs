@@ -70,12 +70,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let health = Health::new(&[SYNCED]);
     let proxies = Proxies::default();
     let debug = DebugView::new(proxies.clone());
-    let (open, stop, drain, ended) = (
-        CancellationToken::new(),
-        CancellationToken::new(),
-        CancellationToken::new(),
-        CancellationToken::new(),
-    );
+    let [open, stop, drain, ended] = std::array::from_fn(|_| CancellationToken::new());
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
     let (sender, events) = mpsc::channel(EVENTS);
     let problems = Problems::default();
@@ -96,6 +91,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         ended.clone(),
     );
     tasks.spawn(async move { ("admin server", admin.await.map_err(Into::into)) });
+    let private_channel = settings.private_channel;
     let control = Control {
         index: Index::default(),
         watches: Watches::start(client, sender),
@@ -127,6 +123,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         clock: Clock::start(),
         removal_delay,
         drain: drain.clone(),
+        private_channel,
     };
     let ads = serve_ads(server, ads_address, open, drain.clone());
     tasks.spawn(async move { ("ADS server", ads.await) });

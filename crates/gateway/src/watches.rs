@@ -1,5 +1,5 @@
 //! The watches: one per kind for the whole cluster, one per pool for its pods, one per named
-//! ConfigMap. All feed one bounded channel; when it is full, the watches wait.
+//! ConfigMap or Secret. All feed one bounded channel; when it is full, the watches wait.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -19,6 +19,7 @@ use watch::{Config, CrdState, LastListed, Tolerant, Update};
 
 use crate::index::{CRDS, Event, Source};
 use crate::infra::MANAGED_BY;
+use crate::world::{ListedSecret, RawSecret};
 
 /// Two bursts of changes at the coalescing window: more would only be memory.
 pub(crate) const EVENTS: usize = 1024;
@@ -143,8 +144,8 @@ impl Watches {
         watches
     }
 
-    /// Watches exactly these besides the kinds. A pool's text is a label selector, a ConfigMap's is
-    /// not used.
+    /// Watches exactly these besides the kinds. A pool's text is a label selector, a ConfigMap's or
+    /// Secret's is not used.
     pub(crate) fn sync(&mut self, wanted: &BTreeMap<Source, String>) -> Stopped {
         let open = self.dynamic.iter();
         let stopped = compare(open.map(|(source, (text, _))| (source, text)), wanted);
@@ -190,6 +191,19 @@ impl Watches {
                 let key = key.clone();
                 let list = move || objects::<ConfigMap>(&maps, &config);
                 let wrap = move |update| Event::ConfigMap(key.clone(), update);
+                Some(self.forward(list, wrap, None))
+            }
+            // By its name, so that a role can be restricted to some.
+            Source::Secret(key) => {
+                let secrets: Api<Tolerant<RawSecret>> =
+                    Api::namespaced(self.client.clone(), &key.namespace);
+                let config = Config::default().fields(&format!("metadata.name={}", key.name));
+                let key = key.clone();
+                let list = move || -> Updates<_> {
+                    let read = |raw| Ok(ListedSecret::read(raw));
+                    Box::pin(watch::reduced(secrets.clone(), config.clone(), read))
+                };
+                let wrap = move |update| Event::Secret(key.clone(), update);
                 Some(self.forward(list, wrap, None))
             }
         }

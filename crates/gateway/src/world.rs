@@ -12,6 +12,11 @@ use crate::infra::parameters;
 
 mod headers;
 pub(crate) mod project;
+mod secret;
+
+#[cfg(test)]
+pub(crate) use secret::tests as secrets;
+pub(crate) use secret::{BadSecret, Certificate, ListedSecret, RawSecret};
 
 /// Namespace and name of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +40,8 @@ pub(crate) struct World {
     /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; `None`: no such map or key;
     /// absent: not listed yet, so nothing is known of it.
     pub(crate) parameters: BTreeMap<Key, Option<parameters::Parsed>>,
+    /// The Secrets that listeners name and may name; absent: not listed yet, so nothing is known of it.
+    pub(crate) certificates: BTreeMap<Key, Result<Certificate, BadSecret>>,
     /// Objects of others that stand where a Gateway's should be, for people; by Gateway.
     pub(crate) taken: BTreeMap<Key, String>,
     /// Objects of a Gateway that the API server does not take as they are wanted, for people; by Gateway.
@@ -92,9 +99,27 @@ pub(crate) struct Listener {
     pub(crate) protocol: String,
     /// `None`: any host.
     pub(crate) hostname: Option<String>,
+    pub(crate) tls: Option<ListenerTls>,
+    /// Clients are to be authenticated by certificates of theirs.
+    pub(crate) checks_clients: bool,
     pub(crate) from: RoutesFrom,
     /// (group, kind) of `allowedRoutes.kinds`; empty: the protocol's own.
     pub(crate) kinds: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListenerTls {
+    /// Mode Passthrough: TLS ends at a backend.
+    pub(crate) passthrough: bool,
+    pub(crate) certificates: Vec<CertificateRef>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CertificateRef {
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

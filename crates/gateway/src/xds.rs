@@ -5,6 +5,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ mod listener;
 pub(crate) mod names;
 pub(crate) mod proto;
 mod route;
+mod secret;
 mod translate;
 
 #[cfg(test)]
@@ -30,6 +32,7 @@ mod real;
 pub(crate) mod tests;
 
 pub(crate) use endpoints::{Assignment, assign};
+pub(crate) use secret::secret;
 pub(crate) use translate::{Plan, translate};
 
 /// What of Envoy's configuration does not come from the cluster's objects.
@@ -50,12 +53,14 @@ pub(crate) struct Options {
 pub(crate) enum Kind {
     Cluster,
     Endpoints,
+    /// Certificates with their keys.
+    Secret,
     Listener,
     Routes,
 }
 
-/// One encoded resource.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One encoded resource. Its debug text has no bytes: they may be a private key.
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Resource {
     /// xxh3 of the bytes: equal content has equal version, also after a restart.
     pub(crate) version: u64,
@@ -69,6 +74,7 @@ pub(crate) struct Resource {
 pub(crate) struct Snapshot {
     pub(crate) clusters: BTreeMap<String, Arc<Resource>>,
     pub(crate) endpoints: BTreeMap<String, Arc<Resource>>,
+    pub(crate) secrets: BTreeMap<String, Arc<Resource>>,
     pub(crate) listeners: BTreeMap<String, Arc<Resource>>,
     pub(crate) routes: BTreeMap<String, Arc<Resource>>,
 }
@@ -76,13 +82,19 @@ pub(crate) struct Snapshot {
 // === impl Kind ===
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Cluster, Self::Endpoints, Self::Listener, Self::Routes];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Cluster,
+        Self::Endpoints,
+        Self::Secret,
+        Self::Listener,
+        Self::Routes,
+    ];
 
     pub(crate) fn type_url(self) -> &'static str {
         match self {
             Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
             Self::Endpoints => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            Self::Secret => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
             Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Routes => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
         }
@@ -97,6 +109,7 @@ impl Kind {
         match self {
             Self::Cluster => "cds",
             Self::Endpoints => "eds",
+            Self::Secret => "sds",
             Self::Listener => "lds",
             Self::Routes => "rds",
         }
@@ -116,6 +129,21 @@ impl Resource {
     }
 }
 
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            version,
+            bytes,
+            needs_endpoints,
+        } = self;
+        f.debug_struct("Resource")
+            .field("version", version)
+            .field("length", &bytes.len())
+            .field("needs_endpoints", needs_endpoints)
+            .finish_non_exhaustive()
+    }
+}
+
 // === impl Snapshot ===
 
 impl Snapshot {
@@ -123,8 +151,17 @@ impl Snapshot {
         match kind {
             Kind::Cluster => &self.clusters,
             Kind::Endpoints => &self.endpoints,
+            Kind::Secret => &self.secrets,
             Kind::Listener => &self.listeners,
             Kind::Routes => &self.routes,
+        }
+    }
+
+    /// The same for an Envoy that may not have private keys.
+    pub(crate) fn without_secrets(&self) -> Self {
+        Self {
+            secrets: BTreeMap::new(),
+            ..self.clone()
         }
     }
 }

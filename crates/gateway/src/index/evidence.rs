@@ -51,6 +51,7 @@ impl Index {
             Event::ConfigMap(key, u) => {
                 self.note_update(Source::ConfigMap(key.clone()), u, always, now)
             }
+            Event::Secret(key, u) => self.note_update(Source::Secret(key.clone()), u, always, now),
             Event::Confirmed(kind, confirmed) => {
                 self.vanished.set_confirmed(kind, *confirmed);
                 Noted::default()
@@ -121,7 +122,10 @@ impl Index {
                 "may not be listed: other clusters are denied only what --deny-cidr names of these networks"
             );
         }
-        if is_listed(update) || refused || hidden {
+        // the role may allow some Secrets only, and the listeners of the others say so
+        let denied = matches!(source, Source::Secret(_))
+            && matches!(update, Update::Failed(failure) if failure.is_denied());
+        if is_listed(update) || refused || hidden || denied {
             self.listed.insert(source);
         }
         noted

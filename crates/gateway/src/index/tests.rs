@@ -3,9 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::json;
+use tls::test_pki::Ca;
 use watch::OddObject;
 
 use super::*;
+use crate::world::{BadSecret, secrets};
 
 fn mk_pod(name: &str, last: u8) -> Pod {
     let pod = json!({
@@ -24,6 +26,13 @@ fn odd<K>(name: &str) -> Update<K> {
         name: name.into(),
         error: "no".into(),
     })
+}
+
+fn denied<K>() -> Update<K> {
+    let text = json!({"kind": "Status", "status": "Failure", "code": 403, "message": "no", "reason": "Forbidden"});
+    let status = serde_json::from_value(text).unwrap();
+    let error = kube::runtime::watcher::Error::InitialListFailed(kube::Error::Api(status));
+    Update::Failed(watch::WatchFailure::from(&error))
 }
 
 fn pool() -> Key {
@@ -296,12 +305,6 @@ fn a_pool_whose_selector_is_refused_holds_nothing_back() {
 
 #[test]
 fn own_services_and_nodes_are_known_and_hold_nothing_back() {
-    fn denied<K>() -> Update<K> {
-        let text = json!({"kind": "Status", "status": "Failure", "code": 403, "message": "no", "reason": "Forbidden"});
-        let status = serde_json::from_value(text).unwrap();
-        let error = kube::runtime::watcher::Error::InitialListFailed(kube::Error::Api(status));
-        Update::Failed(watch::WatchFailure::from(&error))
-    }
     let services = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/12", "fd00:96::/112"]}});
     let services: ServiceCIDR = serde_json::from_value(services).unwrap();
     let node = json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": "10.244.3.0/24", "podCIDRs": ["10.244.3.0/24", "odd"]}, "status": {"addresses": [
@@ -338,4 +341,57 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
     on(&mut older, Event::Nodes(denied()));
     assert!(older.listed.contains(&Source::Kind(SERVICE_CIDR)));
     assert!(older.listed.contains(&Source::Kind(NODE)));
+}
+
+#[test]
+fn certificate_follows_its_secret() {
+    let (cert, source) = (
+        Key::new("ns", "cert"),
+        Source::Secret(Key::new("ns", "cert")),
+    );
+    let mk = |name: &str, host: &str| {
+        let (chain, key) = secrets::mk_pem(&Ca::new("a"), host);
+        secrets::mk_secret(name, "kubernetes.io/tls", &chain, &key)
+    };
+    let mut index = Index::default();
+    let feed = |index: &mut Index, update| on(index, Event::Secret(cert.clone(), update)).world;
+    let bad = |index: &Index| index.world.certificates[&cert].clone().err();
+    assert!(feed(&mut index, Update::Reset(vec![mk("other", "a.b")])));
+    assert_eq!(bad(&index), Some(BadSecret::NotFound));
+    assert!(index.listed.contains(&source));
+    let first = mk("cert", "a.b");
+    assert!(feed(&mut index, Update::Apply(first.clone())));
+    assert!(!feed(&mut index, Update::Apply(first.clone())));
+    assert_eq!(index.world.certificates[&cert], first.certificate);
+    assert!(feed(&mut index, Update::Apply(mk("cert", "c.b"))));
+    assert_eq!(bad(&index), None);
+    // what is known stays
+    assert!(!feed(&mut index, denied()));
+    assert!(!feed(&mut index, odd("cert")));
+    assert!(!feed(&mut index, Update::Reset(Vec::new())));
+    assert_eq!(bad(&index), None);
+    assert!(feed(&mut index, Update::Delete(mk("cert", "c.b"))));
+    assert_eq!(bad(&index), Some(BadSecret::NotFound));
+    index.forget(&source);
+    assert!(index.world.certificates.is_empty() && !index.listed.contains(&source));
+}
+
+/// A role may allow some Secrets only: what it does not allow must not hold up a start.
+#[test]
+fn secret_that_cannot_be_read_is_known_to_be_so() {
+    let cert = Key::new("ns", "cert");
+    for (updates, expected) in [
+        (vec![denied()], BadSecret::Denied),
+        (
+            vec![odd("cert"), Update::Reset(Vec::new())],
+            BadSecret::Undecodable,
+        ),
+    ] {
+        let mut index = Index::default();
+        for update in updates {
+            on(&mut index, Event::Secret(cert.clone(), update));
+        }
+        assert_eq!(index.world.certificates[&cert], Err(expected));
+        assert!(index.listed.contains(&Source::Secret(cert.clone())));
+    }
 }

@@ -13,10 +13,10 @@ use super::attach::{Attachment, attach};
 use super::gateways::{OurGateway, ours};
 use super::refs::{GATEWAY_GROUP, picker};
 use super::rules::{Rules, make_rules};
-use super::vhosts::{PortListener, make_vhosts};
+use super::vhosts::{PortListener, make_chains};
 use super::{
     Backend, Cond, GatewayModel, Hostname, ParentStatus, PortModel, Rule, Settings, Truth,
-    WantedStatus, backends, gateways, status,
+    WantedStatus, backends, certificates, gateways, status,
 };
 
 /// Per listener of a Gateway: the rules attached, by host.
@@ -111,6 +111,7 @@ fn make_model(
     let mut model = GatewayModel {
         key: gateway.gateway.key.clone(),
         ports: BTreeMap::new(),
+        certificates: BTreeMap::new(),
         services: BTreeMap::new(),
         pools: BTreeMap::new(),
         imports: BTreeMap::new(),
@@ -123,19 +124,21 @@ fn make_model(
             .filter(|(_, one)| one.problem.is_none() && one.listener.port == *port)
             .map(|(index, one)| PortListener {
                 hostname: one.hostname.clone(),
+                protocol: one.protocol(),
                 routes: attached.remove(&index).unwrap_or_default(),
             })
             .collect();
-        let vhosts = make_vhosts(&listeners);
         model.ports.insert(
             *port,
             PortModel {
                 bind: *bind,
                 drain: gateway.drain,
-                vhosts,
+                chains: make_chains(&listeners),
             },
         );
     }
+    let chains = model.ports.values().flat_map(|port| &port.chains);
+    model.certificates = certificates::of_chains(world, chains);
     let named: BTreeSet<Backend> = model
         .rules()
         .flat_map(|rule| rule.action.backends())

@@ -6,13 +6,26 @@ use std::time::Duration;
 use crate::infra::parameters;
 use crate::world::{Gateway, Key, Listener, World};
 
+use super::certificates::{self, BadCertificate, Certificates};
 use super::refs::GATEWAY_GROUP;
-use super::{Hostname, Settings, is_ours};
+use super::{Hostname, Protocol, Settings, is_ours};
 
 pub(crate) mod status;
 
 /// Ports of every Envoy that listeners cannot have: its admin and its own readiness listener.
 const RESERVED: [u16; 2] = [19_000, 19_001];
+
+/// What a port tells its listeners apart by: others cannot share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layer {
+    /// The Host header.
+    Http,
+    /// The server name of TLS.
+    Tls,
+    Udp,
+    /// Nothing.
+    Other,
+}
 
 /// A Gateway of ours with what is found about it.
 #[derive(Clone, Debug)]
@@ -31,6 +44,12 @@ pub(crate) struct OurListener<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) hostname: Hostname,
     pub(crate) problem: Option<ListenerProblem>,
+    /// Where its protocol needs them.
+    pub(crate) certificates: Option<Certificates>,
+    /// It has certificates, and Envoys cannot get their keys in private.
+    pub(crate) withheld: bool,
+    /// Other listeners of its port with TLS that have some of its hosts.
+    pub(crate) overlaps: Vec<&'a str>,
     /// HTTPRoute is among its kinds.
     pub(crate) serves_http_routes: bool,
     /// It names kinds that it cannot serve.
@@ -39,10 +58,12 @@ pub(crate) struct OurListener<'a> {
     pub(crate) attached: BTreeSet<Key>,
 }
 
-/// Why a listener serves nothing.
+/// Why a listener serves nothing and no route is attached to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListenerProblem {
     UnsupportedProtocol,
+    Passthrough,
+    ClientCertificates,
     PortUnavailable,
     ProtocolConflict,
     HostnameConflict,
@@ -52,12 +73,12 @@ pub(crate) fn ours<'a>(world: &'a World, settings: &Settings) -> BTreeMap<Key, O
     world
         .gateways
         .iter()
-        .filter(|(_, gateway)| is_ours(world, settings, &gateway.class))
-        .map(|(key, gateway)| (key.clone(), examine(world, gateway)))
+        .filter(|(_, gateway)| is_ours(world, &settings.controller, &gateway.class))
+        .map(|(key, gateway)| (key.clone(), examine(world, settings, gateway)))
         .collect()
 }
 
-fn examine<'a>(world: &'a World, gateway: &'a Gateway) -> OurGateway<'a> {
+fn examine<'a>(world: &'a World, settings: &Settings, gateway: &'a Gateway) -> OurGateway<'a> {
     let (drain_seconds, bad_parameters) = match parameters::of_gateway(world, gateway) {
         Ok(parameters) => (parameters.drain_seconds, None),
         Err(bad) => (0, Some(bad)),
@@ -67,11 +88,15 @@ fn examine<'a>(world: &'a World, gateway: &'a Gateway) -> OurGateway<'a> {
         .iter()
         .map(|listener| {
             let known = |kind: &&(String, String)| kind.0 == GATEWAY_GROUP && kind.1 == "HTTPRoute";
-            let http = listener.protocol == "HTTP";
+            let http = matches!(&*listener.protocol, "HTTP" | "HTTPS");
+            let certificates = certificates::resolve(world, gateway, listener);
             OurListener {
                 listener,
                 hostname: Hostname::parse(listener.hostname.as_deref()),
                 problem: problem(gateway, listener),
+                withheld: certificates.is_some() && !settings.private_channel,
+                overlaps: overlaps(gateway, listener),
+                certificates,
                 serves_http_routes: http
                     && (listener.kinds.is_empty() || listener.kinds.iter().any(|k| known(&k))),
                 odd_kinds: http && !listener.kinds.iter().all(|k| known(&k)),
@@ -94,21 +119,24 @@ fn examine<'a>(world: &'a World, gateway: &'a Gateway) -> OurGateway<'a> {
 }
 
 fn problem(gateway: &Gateway, listener: &Listener) -> Option<ListenerProblem> {
-    if listener.protocol != "HTTP" {
-        return Some(ListenerProblem::UnsupportedProtocol);
+    let layer = Layer::of(&listener.protocol);
+    match &*listener.protocol {
+        "HTTPS" if listener.tls.as_ref().is_some_and(|tls| tls.passthrough) => {
+            return Some(ListenerProblem::Passthrough);
+        }
+        "HTTPS" if listener.checks_clients => return Some(ListenerProblem::ClientCertificates),
+        "HTTP" | "HTTPS" => {}
+        _ => return Some(ListenerProblem::UnsupportedProtocol),
     }
     let host = Hostname::parse(listener.hostname.as_deref());
-    let others = gateway
-        .listeners
-        .iter()
-        .filter(|other| other.name != listener.name && other.port == listener.port);
     let mut same_host = false;
-    for other in others {
-        // UDP has port numbers of its own.
-        if other.protocol != "HTTP" && other.protocol != "UDP" {
-            return Some(ListenerProblem::ProtocolConflict);
+    for other in others_of_port(gateway, listener) {
+        match Layer::of(&other.protocol) {
+            // UDP has port numbers of its own.
+            Layer::Udp => {}
+            other_layer if other_layer != layer => return Some(ListenerProblem::ProtocolConflict),
+            _ => same_host |= Hostname::parse(other.hostname.as_deref()) == host,
         }
-        same_host |= other.protocol == "HTTP" && Hostname::parse(other.hostname.as_deref()) == host;
     }
     if same_host {
         Some(ListenerProblem::HostnameConflict)
@@ -117,6 +145,26 @@ fn problem(gateway: &Gateway, listener: &Listener) -> Option<ListenerProblem> {
     } else {
         None
     }
+}
+
+fn others_of_port<'a>(
+    gateway: &'a Gateway,
+    listener: &'a Listener,
+) -> impl Iterator<Item = &'a Listener> {
+    let others = gateway.listeners.iter();
+    others.filter(|other| other.name != listener.name && other.port == listener.port)
+}
+
+/// Names of the HTTPS listeners of the same port that share hosts with this one. A client may use a connection for each host
+/// that the certificate has, whichever listener that belongs to.
+fn overlaps<'a>(gateway: &'a Gateway, listener: &'a Listener) -> Vec<&'a str> {
+    let host = Hostname::parse(listener.hostname.as_deref());
+    let others = others_of_port(gateway, listener).filter(|other| {
+        let both_https = listener.protocol == "HTTPS" && other.protocol == "HTTPS";
+        let other_host = Hostname::parse(other.hostname.as_deref());
+        both_https && other_host.intersect(&host).is_some()
+    });
+    others.map(|other| &*other.name).collect()
 }
 
 /// What Envoy binds for each port: as an unprivileged process not those below 1024, which become
@@ -152,10 +200,49 @@ impl OurGateway<'_> {
     }
 }
 
+// === impl OurListener ===
+
+impl OurListener<'_> {
+    pub(crate) fn bad_certificate(&self) -> Option<&BadCertificate> {
+        self.certificates.as_ref()?.bad.as_ref()
+    }
+
+    /// `None`: no connection can be served.
+    pub(crate) fn protocol(&self) -> Option<Protocol> {
+        if self.problem.is_some() || self.withheld {
+            return None;
+        }
+        match &self.certificates {
+            None => Some(Protocol::Http),
+            Some(found) if found.usable.is_empty() => None,
+            Some(found) => Some(Protocol::Https {
+                hostname: self.hostname.clone(),
+                certificates: found.usable.clone(),
+            }),
+        }
+    }
+}
+
+// === impl Layer ===
+
+impl Layer {
+    fn of(protocol: &str) -> Self {
+        match protocol {
+            "HTTP" => Self::Http,
+            "HTTPS" | "TLS" => Self::Tls,
+            "UDP" => Self::Udp,
+            _ => Self::Other,
+        }
+    }
+}
+
+// === impl ListenerProblem ===
+
 impl ListenerProblem {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::UnsupportedProtocol => "UnsupportedProtocol",
+            Self::Passthrough | Self::ClientCertificates => "UnsupportedValue",
             Self::PortUnavailable => "PortUnavailable",
             Self::ProtocolConflict => "ProtocolConflict",
             Self::HostnameConflict => "HostnameConflict",
@@ -168,7 +255,13 @@ impl ListenerProblem {
 
     pub(crate) fn message(self) -> &'static str {
         match self {
-            Self::UnsupportedProtocol => "only protocol HTTP is supported so far",
+            Self::UnsupportedProtocol => "only the protocols HTTP and HTTPS are supported",
+            Self::Passthrough => {
+                "tls.mode Passthrough is of protocol TLS, which is not supported: HTTPS needs Terminate"
+            }
+            Self::ClientCertificates => {
+                "spec.tls.frontend asks for certificates of clients, which are not supported: it is not served without them"
+            }
             Self::PortUnavailable => "ports 19000 and 19001 are Envoy's own: choose another",
             Self::ProtocolConflict => "another listener has this port with another protocol",
             Self::HostnameConflict => "another listener has this port and hostname",

@@ -62,7 +62,12 @@ pub(crate) fn resolve(
             kind: kind.into(),
         });
     }
-    if namespace != route_namespace && !is_granted(world, route_namespace, group, kind, &key) {
+    let referrer = Referrer {
+        group: GATEWAY_GROUP,
+        kind: "HTTPRoute",
+        namespace: route_namespace,
+    };
+    if namespace != route_namespace && !is_granted(world, &referrer, group, kind, &key) {
         return Err(BadRef::NotPermitted {
             kind: kind.into(),
             key,
@@ -118,7 +123,7 @@ pub(crate) enum BadPicker {
 }
 
 /// The name of a kind for messages.
-fn kind_of(group: &str, kind: &str) -> String {
+pub(crate) fn kind_of(group: &str, kind: &str) -> String {
     if group.is_empty() {
         format!("kind {} of the core group", quoted(kind))
     } else {
@@ -173,8 +178,21 @@ pub(crate) fn picker<'a>(
     })
 }
 
-/// Whether a `ReferenceGrant` in the target's namespace lets HTTPRoutes of `from` name it.
-fn is_granted(world: &World, from: &str, group: &str, kind: &str, to: &Key) -> bool {
+/// Objects that name others.
+pub(crate) struct Referrer<'a> {
+    pub(crate) group: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) namespace: &'a str,
+}
+
+/// Whether a `ReferenceGrant` in the target's namespace lets `from` name it.
+pub(crate) fn is_granted(
+    world: &World,
+    from: &Referrer<'_>,
+    group: &str,
+    kind: &str,
+    to: &Key,
+) -> bool {
     let here = world
         .grants
         .iter()
@@ -183,7 +201,7 @@ fn is_granted(world: &World, from: &str, group: &str, kind: &str, to: &Key) -> b
         grant
             .from
             .iter()
-            .any(|(g, k, ns)| g == GATEWAY_GROUP && k == "HTTPRoute" && ns == from)
+            .any(|(g, k, ns)| g == from.group && k == from.kind && ns == from.namespace)
             && grant.to.iter().any(|(g, k, name)| {
                 g == group && k == kind && name.as_ref().is_none_or(|name| *name == to.name)
             })

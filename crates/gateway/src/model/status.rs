@@ -15,9 +15,10 @@ use super::Settings;
 const MAX_CONDITION: usize = 4 * MAX_MESSAGE;
 
 /// What works, by the names of Gateway API's conformance suite; sorted.
-const FEATURES: [&str; 12] = [
+const FEATURES: [&str; 13] = [
     "Gateway",
     "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
     "GatewayPort8080",
     "HTTPRoute",
     "HTTPRouteBackendTimeout",

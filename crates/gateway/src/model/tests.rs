@@ -15,6 +15,7 @@ use crate::xds::Kind;
 mod headers;
 mod messages;
 pub(crate) mod references;
+mod tls;
 
 fn build_all(world: &World) -> (Vec<GatewayModel>, WantedStatus) {
     build(world, &mk_settings())
@@ -43,7 +44,7 @@ fn has(conditions: &[String], wanted: &str) -> bool {
 }
 
 fn vhosts(model: &GatewayModel, port: u16) -> BTreeMap<String, Vec<String>> {
-    let vhosts = model.ports[&port].vhosts.iter().map(|vhost| {
+    let vhosts = model.ports[&port].chains[0].vhosts.iter().map(|vhost| {
         let routes = vhost.rules.iter().map(|rule| rule.id.route.name.clone());
         (vhost.domain.to_string(), routes.collect())
     });
@@ -214,7 +215,7 @@ fn vhost_holds_the_rules_of_wider_hosts_after_its_own() {
 }
 
 #[rstest]
-#[case(&[("HTTPS", 443, None)], &["Accepted=False/UnsupportedProtocol"], "Accepted=False/ListenersNotValid")]
+#[case(&[("TLS", 443, None)], &["Accepted=False/UnsupportedProtocol"], "Accepted=False/ListenersNotValid")]
 #[case(&[("HTTP", 19001, None)], &["Accepted=False/PortUnavailable"], "Accepted=False/ListenersNotValid")]
 #[case(&[("HTTP", 80, None), ("TCP", 80, None)], &["Conflicted=True/ProtocolConflict", "Accepted=False/UnsupportedProtocol"], "Accepted=False/ListenersNotValid")]
 #[case(&[("HTTP", 80, Some("a.b")), ("HTTP", 80, Some("A.b")), ("HTTP", 81, None)], &["Conflicted=True/HostnameConflict", "Conflicted=True/HostnameConflict", "Conflicted=False/NoConflicts"], "Accepted=True/ListenersNotValid")]

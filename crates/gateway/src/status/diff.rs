@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crd::conditions::{self, Condition, Status};
+use crd::conditions::{self, Condition, OVERLAPPING_TLS_CONFIG, Status};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -85,6 +85,16 @@ fn diff_gateway(wanted: &GatewayStatus, live: &Value, now: Timestamp) -> Option<
 
 fn merge_listener(wanted: &ListenerStatus, live: &Value, now: Timestamp) -> Option<(Value, bool)> {
     let (conditions, mut changed) = merge(&wanted.conditions, live, now)?;
+    // One that is there only while it is true goes with the list that lacks it.
+    let has = |list: &[Value]| {
+        let mut kinds = list.iter().map(|one| &one["type"]);
+        kinds.any(|kind| kind == OVERLAPPING_TLS_CONFIG)
+    };
+    let is_wanted = wanted
+        .conditions
+        .iter()
+        .any(|one| one.kind == OVERLAPPING_TLS_CONFIG);
+    changed |= has(list(live, "conditions")) && !is_wanted;
     let kinds = if wanted.serves_http_routes {
         json!([{ "group": crd::annotations::GATEWAY_GROUP, "kind": "HTTPRoute" }])
     } else {

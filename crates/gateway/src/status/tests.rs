@@ -135,3 +135,19 @@ fn import_entry_of_the_controller_is_left_alone() {
     assert_eq!(controllers[0]["name"], CONTROLLER);
     assert!(controllers[0].get("conditions").is_none() && status.get("clusters").is_none());
 }
+
+/// The API wants this condition gone where it does not hold.
+#[test]
+fn overlap_that_is_over_is_taken_away() {
+    let target = Target::Gateway(key("gw"));
+    let mut live = compare(&target, &Value::Null, 10).map(body).unwrap();
+    let overlap = json!({
+        "type": "OverlappingTLSConfig", "status": "True", "reason": "OverlappingHostnames", "message": "",
+        "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let conditions = live["listeners"][0]["conditions"].as_array_mut().unwrap();
+    conditions.push(overlap);
+    let now = compare(&target, &live, 20).map(body).unwrap();
+    let text = now.to_string();
+    assert!(!text.contains("OverlappingTLSConfig"), "{text}");
+}

@@ -16,10 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use super::headers::first_of_each;
 use super::{
-    BackendRef, Gateway, GatewayClass, HeaderEdit, HttpRoute, ImportedCluster, InferencePool,
-    InferencePoolImport, Key, LabelExpression, LabelSelector, Labels, Listener, ParametersRef,
-    ParentRef, PathMatch, PickerRef, Redirect, ReferenceGrant, RemotePicker, RouteFilter,
-    RouteMatch, RouteRule, RoutesFrom, Service, ServicePort, Slice, ValueMatch,
+    BackendRef, CertificateRef, Gateway, GatewayClass, HeaderEdit, HttpRoute, ImportedCluster,
+    InferencePool, InferencePoolImport, Key, LabelExpression, LabelSelector, Labels, Listener,
+    ListenerTls, ParametersRef, ParentRef, PathMatch, PickerRef, Redirect, ReferenceGrant,
+    RemotePicker, RouteFilter, RouteMatch, RouteRule, RoutesFrom, Service, ServicePort, Slice,
+    ValueMatch,
 };
 
 pub(crate) fn key(meta: &ObjectMeta) -> Key {
@@ -56,7 +57,11 @@ pub(crate) fn gateway(object: &gateway::Gateway) -> Gateway {
         generation: object.metadata.generation.unwrap_or_default(),
         deleting: object.metadata.deletion_timestamp.is_some(),
         class: spec.gateway_class_name.clone(),
-        listeners: spec.listeners.iter().map(listener).collect(),
+        listeners: spec
+            .listeners
+            .iter()
+            .map(|one| listener(one, spec.tls.as_ref()))
+            .collect(),
         wants_addresses: spec.addresses.as_ref().is_some_and(|list| !list.is_empty()),
         labels: labels.unwrap_or_default(),
         annotations: annotations.unwrap_or_default(),
@@ -69,7 +74,7 @@ pub(crate) fn gateway(object: &gateway::Gateway) -> Gateway {
     }
 }
 
-fn listener(one: &gateway::GatewayListeners) -> Listener {
+fn listener(one: &gateway::GatewayListeners, of_gateway: Option<&gateway::GatewayTls>) -> Listener {
     use gateway::GatewayListenersAllowedRoutesNamespacesFrom as From;
     let allowed = one.allowed_routes.as_ref();
     let namespaces = allowed.and_then(|allowed| allowed.namespaces.as_ref());
@@ -95,8 +100,37 @@ fn listener(one: &gateway::GatewayListeners) -> Listener {
         port: port(one.port),
         protocol: one.protocol.clone(),
         hostname: one.hostname.clone(),
+        tls: one.tls.as_ref().map(listener_tls),
+        checks_clients: checks_clients(of_gateway, one.port),
         from,
         kinds: kinds.collect(),
+    }
+}
+
+fn listener_tls(tls: &gateway::GatewayListenersTls) -> ListenerTls {
+    let refs = tls.certificate_refs.iter().flatten();
+    ListenerTls {
+        passthrough: tls.mode == Some(gateway::GatewayListenersTlsMode::Passthrough),
+        certificates: refs
+            .map(|one| CertificateRef {
+                group: one.group.clone().unwrap_or_default(),
+                kind: one.kind.clone().unwrap_or_else(|| "Secret".to_owned()),
+                namespace: one.namespace.clone(),
+                name: one.name.clone(),
+            })
+            .collect(),
+    }
+}
+
+/// What the Gateway says of a port goes before what it says of all.
+fn checks_clients(tls: Option<&gateway::GatewayTls>, port: i32) -> bool {
+    let Some(frontend) = tls.and_then(|tls| tls.frontend.as_ref()) else {
+        return false;
+    };
+    let mut of_ports = frontend.per_port.iter().flatten();
+    match of_ports.find(|one| one.port == port) {
+        Some(one) => one.tls.validation.is_some(),
+        None => frontend.default.validation.is_some(),
     }
 }
 

@@ -5,9 +5,11 @@
 //! response per type is in flight. Adds make before break, removals break after:
 //!
 //! ```text
-//! clusters ─► endpoints ─► listeners ─► routes of hops ─► endpoints of imports ─► routes of edges
+//! clusters ─► endpoints ─► secrets ─► listeners ─► routes of hops ─► endpoints of imports ─► routes of edges
 //!                                 then: listeners removed ─► clusters removed, after a delay
 //! ```
+//!
+//! Envoy asks for secrets by name, once it has a listener that names them; those it knows are replaced at any time.
 //!
 //! Envoy holds back its ACK of clusters until they have endpoints, so endpoints never wait for it.
 //!
@@ -95,7 +97,7 @@ pub(crate) struct Ads {
     /// How long clusters outlive their last route.
     removal_delay: Duration,
     snapshot: Option<Arc<Snapshot>>,
-    types: [TypeState; 4],
+    types: [TypeState; 5],
     nonce: u64,
     /// Assignments to send again, because their cluster was sent: Envoy waits 15 s otherwise.
     repush: BTreeSet<String>,
@@ -309,6 +311,8 @@ impl Ads {
             imports_too || !is_update || !name.starts_with("import/")
         };
         self.send_pending(Kind::Endpoints, first, now, effects);
+        // Nothing else waits for them.
+        self.send_pending(Kind::Secret, |_| true, now, effects);
         let backends_settled = self.all_sent(Kind::Cluster)
             && self.settled(Kind::Cluster, now)
             && self.settled(Kind::Endpoints, now)

@@ -50,6 +50,7 @@ pub(crate) fn assign(plan: &Plan, endpoints: &Endpoints) -> Snapshot {
     Snapshot {
         clusters: plan.clusters.clone(),
         endpoints: assignments.collect(),
+        secrets: plan.secrets.clone(),
         listeners: plan.listeners.clone(),
         routes: plan.routes.clone(),
     }

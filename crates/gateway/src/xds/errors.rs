@@ -12,6 +12,8 @@ use accesslog::access_log_filter::FilterSpecifier;
 struct Error {
     /// Prefixes of `response.code_details`, the reasons for answers that Envoy itself makes.
     details: &'static [&'static str],
+    /// Only answers with this status of Envoy.
+    of: Option<u32>,
     /// The status where it is not Envoy's own.
     status: Option<u32>,
     /// Envoy's status at a hop, where the error means that another cluster is to be tried.
@@ -26,6 +28,7 @@ struct Error {
 /// The base of all entries: no field is set.
 const BASE: Error = Error {
     details: &[],
+    of: None,
     status: None,
     at_hop: None,
     kind: "",
@@ -39,7 +42,10 @@ const REFUSED_PICK: u32 = 403;
 /// answers.
 const MARKED: [u32; 2] = [503, 508];
 
-const ERRORS: [Error; 10] = [
+/// For a host that connections with another server name are for.
+pub(crate) const MISDIRECTED: u32 = 421;
+
+const ERRORS: [Error; 11] = [
     // Envoy's 403 reads like a rejected key. Clients that try WebSocket first use HTTP at once after 426, and only
     // then.
     Error {
@@ -53,6 +59,13 @@ const ERRORS: [Error; 10] = [
         details: &["route_not_found"],
         kind: "route-not-found",
         message: "no route of this gateway has the host, path, method and headers of the request",
+        ..BASE
+    },
+    Error {
+        details: &["direct_response"],
+        of: Some(MISDIRECTED),
+        kind: "misdirected-request",
+        message: "this connection is for other hosts than that of the request: open one for it",
         ..BASE
     },
     Error {
@@ -86,6 +99,7 @@ const ERRORS: [Error; 10] = [
     },
     Error {
         details: &["rbac_access_denied"],
+        of: None,
         status: Some(502),
         at_hop: Some(REFUSED_PICK),
         kind: "endpoint-not-allowed",
@@ -166,6 +180,7 @@ pub(crate) fn hop(picks_are_checked: bool) -> hcm::LocalReplyConfig {
 fn as_json(error: &Error, at_hop: Option<u32>) -> hcm::ResponseMapper {
     let Error {
         details: _,
+        of: _,
         status,
         at_hop: _,
         kind,
@@ -201,7 +216,7 @@ fn by_details(error: &Error, at_hop: Option<u32>) -> FilterSpecifier {
         .map(|text| format!("response.code_details.startsWith('{text}')"));
     let beginnings: Vec<_> = beginnings.collect();
     // Redirects are answers of Envoy as well.
-    let code = at_hop.map_or_else(
+    let code = at_hop.or(error.of).map_or_else(
         || "response.code >= 400".to_owned(),
         |status| format!("response.code == {status}"),
     );

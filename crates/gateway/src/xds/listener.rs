@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::model::PortModel;
+use crate::model::{Chain, Hostname, PortModel, Protocol};
+use crate::world::Key;
 
 use super::extproc::Picker;
-use super::names::{FAILOVER, PICK, SERVED, SUBSET};
+use super::names::{self, FAILOVER, PICK, SERVED, SUBSET};
 use super::proto::{
     address, ads, any, boolean, cidr, core, duration, early_header_mutation, extension, hcm,
-    listener, mutation_rules,
+    listener, mutation_rules, tls, tls_inspector,
 };
 use super::{Options, errors, extproc, filters};
 
@@ -20,6 +21,9 @@ use listener::listener::{InternalListenerConfig, ListenerSpecifier};
 /// Seldom enough that new connections cost nothing, beside answers that take seconds.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(15);
 
+/// Far above what the handshake of a client far away takes; one that ends none holds a connection for nothing.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+
 /// What a hop's answer becomes when Envoy itself made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
@@ -29,7 +33,26 @@ pub(crate) enum Hop {
     Pool,
 }
 
-pub(crate) fn edge(name: &str, port: &PortModel, options: &Options) -> listener::Listener {
+pub(crate) fn edge(number: u16, port: &PortModel, options: &Options) -> listener::Listener {
+    let chains = port.chains.iter();
+    let chains = chains.map(|chain| edge_chain(number, port, chain, options));
+    let mut is_tls = port.chains.iter().map(|chain| &chain.protocol);
+    let is_tls = is_tls.any(|protocol| *protocol != Protocol::Http);
+    listener::Listener {
+        name: names::edge(number),
+        address: Some(address(options.bind_address.to_string(), port.bind)),
+        listener_filters: is_tls.then(read_server_name).into_iter().collect(),
+        filter_chains: chains.collect(),
+        ..listener::Listener::default()
+    }
+}
+
+fn edge_chain(
+    number: u16,
+    port: &PortModel,
+    of: &Chain,
+    options: &Options,
+) -> listener::FilterChain {
     let manager = hcm::HttpConnectionManager {
         use_remote_address: Some(boolean(true)),
         // Nobody counts as internal, else clients with private addresses could send x-envoy-*.
@@ -50,13 +73,69 @@ pub(crate) fn edge(name: &str, port: &PortModel, options: &Options) -> listener:
         common_http_protocol_options: short_lived(port.drain),
         http1_safe_max_connection_duration: true,
         http_filters: vec![extproc::filter(Picker::Local), filters::router()],
-        ..manager(name, options)
+        // Chains of one port are counted together: clients' server names make no statistics of their own.
+        stat_prefix: names::edge(number),
+        ..manager(&names::table(number, &of.protocol), options)
     };
-    listener::Listener {
-        name: name.to_owned(),
-        address: Some(address(options.bind_address.to_string(), port.bind)),
-        filter_chains: vec![chain(&manager)],
-        ..listener::Listener::default()
+    match &of.protocol {
+        Protocol::Http => chain(&manager),
+        Protocol::Https {
+            hostname,
+            certificates,
+        } => listener::FilterChain {
+            name: hostname.to_string(),
+            filter_chain_match: server_name(hostname),
+            transport_socket: Some(downstream_tls(certificates)),
+            transport_socket_connect_timeout: Some(duration(HANDSHAKE_LIMIT)),
+            ..chain(&manager)
+        },
+    }
+}
+
+/// `None`: all, also clients that send none.
+fn server_name(hostname: &Hostname) -> Option<listener::FilterChainMatch> {
+    (*hostname != Hostname::Any).then(|| listener::FilterChainMatch {
+        server_names: vec![hostname.to_string()],
+        ..listener::FilterChainMatch::default()
+    })
+}
+
+fn downstream_tls(certificates: &[Key]) -> core::TransportSocket {
+    use tls::tls_parameters::TlsProtocol;
+    let by_sds = certificates.iter().map(|secret| tls::SdsSecretConfig {
+        name: names::certificate(secret),
+        sds_config: Some(ads()),
+    });
+    let context = tls::DownstreamTlsContext {
+        common_tls_context: Some(tls::CommonTlsContext {
+            tls_params: Some(tls::TlsParameters {
+                tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
+                tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+                ..tls::TlsParameters::default()
+            }),
+            tls_certificate_sds_secret_configs: by_sds.collect(),
+            alpn_protocols: vec!["h2".to_owned(), "http/1.1".to_owned()],
+            ..tls::CommonTlsContext::default()
+        }),
+        ..tls::DownstreamTlsContext::default()
+    };
+    core::TransportSocket {
+        name: "envoy.transport_sockets.tls".to_owned(),
+        config_type: Some(core::transport_socket::ConfigType::TypedConfig(any(
+            &context,
+        ))),
+    }
+}
+
+/// Chains are chosen by the server name of TLS, which is read first.
+fn read_server_name() -> listener::ListenerFilter {
+    let inspector = any(&tls_inspector::TlsInspector::default());
+    listener::ListenerFilter {
+        name: "envoy.filters.listener.tls_inspector".to_owned(),
+        config_type: Some(listener::listener_filter::ConfigType::TypedConfig(
+            inspector,
+        )),
+        ..listener::ListenerFilter::default()
     }
 }
 

@@ -1,6 +1,6 @@
-//! Names of listeners and clusters: one place, since status and Envoy must mean the same.
+//! Names of listeners, route tables, clusters and secrets: one place, since status and Envoy must mean the same.
 
-use crate::model::Backend;
+use crate::model::{Backend, Protocol};
 use crate::world::Key;
 
 /// The pick, as dynamic metadata of namespace [`LB_NAMESPACE`].
@@ -14,9 +14,22 @@ pub(crate) const FAILOVER: &str = "x-isthmus-failover";
 /// Metadata namespace of picks.
 pub(crate) const LB_NAMESPACE: &str = "envoy.lb";
 
-/// The listener that clients reach, and its routes.
+/// The listener that clients reach; of HTTP also its routes.
 pub(crate) fn edge(port: u16) -> String {
     format!("edge/{port}")
+}
+
+/// The routes of a filter chain: of HTTPS each has its own.
+pub(crate) fn table(port: u16, protocol: &Protocol) -> String {
+    match protocol {
+        Protocol::Http => edge(port),
+        Protocol::Https { hostname, .. } => format!("edge/{port}/{hostname}"),
+    }
+}
+
+/// The certificate of a Kubernetes Secret.
+pub(crate) fn certificate(secret: &Key) -> String {
+    format!("cert/{secret}")
 }
 
 /// The internal listener of one exporting cluster of an import.

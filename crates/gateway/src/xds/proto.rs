@@ -20,6 +20,7 @@ pub(crate) use envoy_types::pb::envoy::extensions::filters::http::header_to_meta
 pub(crate) use envoy_types::pb::envoy::extensions::filters::http::rbac::v3 as http_rbac;
 pub(crate) use envoy_types::pb::envoy::extensions::filters::http::router::v3 as router;
 pub(crate) use envoy_types::pb::envoy::extensions::filters::http::upstream_codec::v3 as upstream_codec;
+pub(crate) use envoy_types::pb::envoy::extensions::filters::listener::tls_inspector::v3 as tls_inspector;
 pub(crate) use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 pub(crate) use envoy_types::pb::envoy::extensions::http::early_header_mutation::header_mutation::v3 as early_header_mutation;
 pub(crate) use envoy_types::pb::envoy::extensions::load_balancing_policies::least_request::v3 as least_request;

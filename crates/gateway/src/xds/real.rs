@@ -14,6 +14,7 @@ mod bed;
 mod epp;
 mod errors;
 mod headers;
+mod https;
 mod pod;
 
 use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP};

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::model::{
-    Action, Backend, Epp, GatewayModel, PortModel, Rule, VirtualHost, Weighted, prefix_of,
+    Action, Backend, Chain, Epp, GatewayModel, Rule, VirtualHost, Weighted, prefix_of,
 };
 use crate::select;
 use crate::world::{HeaderEdit, PathMatch, Redirect, RouteFilter, RouteMatch};
 
 use super::names::{self, FAILOVER};
 use super::proto::{core, duration, exactly, google, header, kinds, matcher, route, uint32};
-use super::{Options, extproc, filters};
+use super::{Options, errors, extproc, filters};
 
 use route::route_action::{ClusterNotFoundResponseCode, ClusterSpecifier};
 use route::weighted_cluster::ClusterWeight;
@@ -36,10 +36,10 @@ const LAST_ATTEMPT: i64 = 2;
 pub(crate) fn edge(
     name: &str,
     model: &GatewayModel,
-    port: &PortModel,
+    chain: &Chain,
     options: &Options,
 ) -> route::RouteConfiguration {
-    let vhosts = port
+    let vhosts = chain
         .vhosts
         .iter()
         .map(|vhost| edge_host(model, vhost, options));
@@ -103,6 +103,9 @@ pub(crate) fn hop(
 
 fn edge_host(model: &GatewayModel, vhost: &VirtualHost, options: &Options) -> route::VirtualHost {
     let domain = vhost.domain.to_string();
+    if vhost.misdirected {
+        return misdirected(domain);
+    }
     let routes = vhost
         .rules
         .iter()
@@ -112,6 +115,21 @@ fn edge_host(model: &GatewayModel, vhost: &VirtualHost, options: &Options) -> ro
         domains: vec![domain],
         routes: routes.collect(),
         include_request_attempt_count: true,
+        ..route::VirtualHost::default()
+    }
+}
+
+/// The client is to take another connection for this host, which another certificate is for.
+fn misdirected(domain: String) -> route::VirtualHost {
+    let answer = route::Route {
+        r#match: Some(prefix("/")),
+        action: Some(direct(errors::MISDIRECTED)),
+        ..route::Route::default()
+    };
+    route::VirtualHost {
+        name: domain.clone(),
+        domains: vec![domain],
+        routes: vec![answer],
         ..route::VirtualHost::default()
     }
 }

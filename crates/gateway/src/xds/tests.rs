@@ -4,19 +4,23 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ::tls::test_pki::Ca;
 use prost::Message as _;
 
 use crate::fixture::{
-    add_route, key, mk_endpoints, mk_import, mk_options, mk_ref, mk_route, mk_rule, mk_settings,
-    mk_world,
+    add_route, key, mk_endpoints, mk_https_listener, mk_import, mk_options, mk_ref, mk_route,
+    mk_rule, mk_settings, mk_world,
 };
 use crate::model::{EppTls, Settings, build};
-use crate::world::{HeaderEdit, Redirect, RouteFilter, World};
+use crate::world::secrets::mk_certificate;
+use crate::world::{BadSecret, HeaderEdit, Redirect, RouteFilter, World};
 
-use super::proto::{bootstrap, cluster, core, endpoint, google, hcm, listener, route};
+use super::proto::{bootstrap, cluster, core, endpoint, google, hcm, listener, route, tls};
 use super::{Kind, Snapshot, assign, translate};
 
 mod text;
+
+use hcm::http_connection_manager::RouteSpecifier;
 
 fn mk_snapshot(world: &World, settings: &Settings) -> Snapshot {
     let (models, _) = build(world, settings);
@@ -43,17 +47,18 @@ fn without_errors(bytes: &[u8]) -> listener::Listener {
     made
 }
 
-fn with_manager(
-    made: &mut listener::Listener,
-    change: impl FnOnce(&mut hcm::HttpConnectionManager),
-) {
-    let filter = &mut made.filter_chains[0].filters[0];
-    let Some(listener::filter::ConfigType::TypedConfig(config)) = &mut filter.config_type else {
-        panic!("a typed filter");
-    };
-    let mut manager = hcm::HttpConnectionManager::decode(&config.value[..]).unwrap();
-    change(&mut manager);
-    config.value = manager.encode_to_vec();
+/// Of each filter chain.
+fn with_manager(made: &mut listener::Listener, change: impl Fn(&mut hcm::HttpConnectionManager)) {
+    for chain in &mut made.filter_chains {
+        let filter = &mut chain.filters[0];
+        let Some(listener::filter::ConfigType::TypedConfig(config)) = &mut filter.config_type
+        else {
+            panic!("a typed filter");
+        };
+        let mut manager = hcm::HttpConnectionManager::decode(&config.value[..]).unwrap();
+        change(&mut manager);
+        config.value = manager.encode_to_vec();
+    }
 }
 
 #[test]
@@ -143,6 +148,59 @@ fn import_goes_through_a_hop_per_cluster() {
         "hop_pods",
         show(&snapshot, Kind::Cluster, "pods/ns/llm/east")
     );
+}
+
+fn mk_https_world() -> World {
+    let mut world = mk_world();
+    let listeners = &mut world.gateways.get_mut(&key("gw")).unwrap().listeners;
+    listeners.extend([
+        mk_https_listener("https", 443, None, &["cert"]),
+        mk_https_listener("wild", 443, Some("*.a.b"), &["cert", "other"]),
+        mk_https_listener("exact", 443, Some("x.a.b"), &["other"]),
+        mk_https_listener("waiting", 8443, None, &["gone"]),
+    ]);
+    for name in ["cert", "other"] {
+        let certificate = mk_certificate(name, &Ca::new("a"), "x.a.b");
+        world.certificates.insert(key(name), Ok(certificate));
+    }
+    world
+        .certificates
+        .insert(key("gone"), Err(BadSecret::NotFound));
+    world
+}
+
+#[test]
+fn https_edge_has_a_chain_for_each_host_name() {
+    let snapshot = mk_snapshot(&mk_https_world(), &mk_settings());
+    let mut made = without_errors(&snapshot.listeners["edge/443"].bytes);
+    // as that of HTTP, but for the name of its table
+    with_manager(&mut made, |manager| {
+        *manager = hcm::HttpConnectionManager {
+            stat_prefix: std::mem::take(&mut manager.stat_prefix),
+            route_specifier: manager.route_specifier.take(),
+            ..hcm::HttpConnectionManager::default()
+        };
+    });
+    let shown = text::show(Kind::Listener.type_url(), &made.encode_to_vec());
+    insta::assert_snapshot!("https_edge", shown);
+    let table = show(&snapshot, Kind::Routes, "edge/443/x.a.b");
+    insta::assert_snapshot!("https_routes", table);
+    // Envoy takes no listener without a chain
+    let edges: Vec<_> = snapshot.listeners.keys().collect();
+    assert_eq!(edges, ["edge/443", "edge/80", "hop/ns/llm/east"]);
+    let tables: Vec<_> = snapshot.routes.keys().collect();
+    let of_tls = ["edge/443/*", "edge/443/*.a.b", "edge/443/x.a.b"];
+    assert_eq!(tables[..3], of_tls);
+    let secrets: Vec<_> = snapshot.secrets.keys().collect();
+    assert_eq!(secrets, ["cert/ns/cert", "cert/ns/other"]);
+}
+
+#[test]
+fn rotated_certificate_changes_its_secret_alone() {
+    let before = mk_snapshot(&mk_https_world(), &mk_settings());
+    let after = mk_snapshot(&mk_https_world(), &mk_settings());
+    assert_ne!(before.secrets, after.secrets);
+    assert_eq!(before.without_secrets(), after.without_secrets());
 }
 
 /// A cluster made anew ends the streams of the one before: on a rollout only the assignment may differ.
@@ -253,7 +311,7 @@ fn envoy_accepts_every_resource() {
         rules.push(rule);
     }
     add_route(&mut world, mk_route("more", rules));
-    let mut snapshots = Vec::new();
+    let mut snapshots = vec![mk_snapshot(&mk_https_world(), &mk_settings())];
     for epp_tls in [EppTls::Plaintext, EppTls::Unverified] {
         let settings = Settings {
             epp_tls,
@@ -307,21 +365,26 @@ fn mk_bootstrap(snapshot: &Snapshot) -> bootstrap::Bootstrap {
     });
     let listeners = snapshot.listeners.values().map(|resource| {
         let mut made = listener::Listener::decode(&resource.bytes[..]).unwrap();
-        let table = &snapshot.routes[&made.name].bytes;
-        let mut table = route::RouteConfiguration::decode(&table[..]).unwrap();
-        // As by RDS: an invalid backend is a cluster that is not there.
-        table.validate_clusters = Some(google::BoolValue { value: false });
         with_manager(&mut made, |manager| {
-            let table = hcm::http_connection_manager::RouteSpecifier::RouteConfig(table);
-            manager.route_specifier = Some(table);
+            let Some(RouteSpecifier::Rds(rds)) = &manager.route_specifier else {
+                panic!("a table by name");
+            };
+            let table = &snapshot.routes[&rds.route_config_name].bytes;
+            let mut table = route::RouteConfiguration::decode(&table[..]).unwrap();
+            // As by RDS: an invalid backend is a cluster that is not there.
+            table.validate_clusters = Some(google::BoolValue { value: false });
+            manager.route_specifier = Some(RouteSpecifier::RouteConfig(table));
         });
+        made.filter_chains.iter_mut().for_each(name_static_secrets);
         made
     });
+    let secrets = snapshot.secrets.values();
+    let secrets = secrets.map(|secret| tls::Secret::decode(&secret.bytes[..]).unwrap());
     bootstrap::Bootstrap {
         static_resources: Some(bootstrap::bootstrap::StaticResources {
             clusters: clusters.collect(),
             listeners: listeners.collect(),
-            ..Default::default()
+            secrets: secrets.collect(),
         }),
         bootstrap_extensions: vec![core::TypedExtensionConfig {
             name: "envoy.bootstrap.internal_listener".into(),
@@ -332,6 +395,23 @@ fn mk_bootstrap(snapshot: &Snapshot) -> bootstrap::Bootstrap {
         }],
         ..Default::default()
     }
+}
+
+/// Without a source a name is that of a static secret.
+fn name_static_secrets(chain: &mut listener::FilterChain) {
+    let Some(socket) = &mut chain.transport_socket else {
+        return;
+    };
+    let Some(core::transport_socket::ConfigType::TypedConfig(config)) = &mut socket.config_type
+    else {
+        panic!("a typed socket");
+    };
+    let mut made = tls::DownstreamTlsContext::decode(&config.value[..]).unwrap();
+    let common = made.common_tls_context.as_mut().unwrap();
+    for secret in &mut common.tls_certificate_sds_secret_configs {
+        assert!(secret.sds_config.take().is_some());
+    }
+    config.value = made.encode_to_vec();
 }
 
 /// `ENVOY_BIN`, else `PATH`, else the tools directory of the workspace.

@@ -16,6 +16,7 @@ use super::{Assignment, Options, Resource, cluster, names, route};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) clusters: BTreeMap<String, Arc<Resource>>,
+    pub(crate) secrets: BTreeMap<String, Arc<Resource>>,
     pub(crate) listeners: BTreeMap<String, Arc<Resource>>,
     pub(crate) routes: BTreeMap<String, Arc<Resource>>,
     /// By EDS cluster.
@@ -25,9 +26,19 @@ pub(crate) struct Plan {
 pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
     let mut plan = Plan::default();
     for (port, one) in &model.ports {
-        let name = names::edge(*port);
-        plan.listener(listener::edge(&name, one, options));
-        plan.table(route::edge(&name, model, one, options));
+        // Envoy takes no listener without a filter chain: all of these wait for a certificate.
+        if one.chains.is_empty() {
+            continue;
+        }
+        plan.listener(listener::edge(*port, one, options));
+        for chain in &one.chains {
+            let name = names::table(*port, &chain.protocol);
+            plan.table(route::edge(&name, model, chain, options));
+        }
+    }
+    for (key, certificate) in &model.certificates {
+        let resource = Arc::clone(certificate.resource());
+        plan.secrets.insert(names::certificate(key), resource);
     }
     for ((key, port), service) in &model.services {
         let source = Assignment::Service {

@@ -1,6 +1,6 @@
 //! Status of a Gateway and its listeners.
 
-use crd::conditions::{ACCEPTED, CONFLICTED, PROGRAMMED, RESOLVED_REFS};
+use crd::conditions::{ACCEPTED, CONFLICTED, OVERLAPPING_TLS_CONFIG, PROGRAMMED, RESOLVED_REFS};
 
 use crate::model::{Cond, GatewayStatus, ListenerStatus, Truth};
 use crate::world::{Infra, Rejection, World};
@@ -30,14 +30,17 @@ pub(crate) fn of(world: &World, ours: &OurGateway<'_>) -> GatewayStatus {
 fn accepted(ours: &OurGateway<'_>) -> Cond {
     let generation = ours.gateway.generation;
     let working = ours.listeners.iter().filter(|one| one.problem.is_none());
-    let (working, all) = (working.count(), ours.listeners.len());
-    let listeners = format!("{working} of {all} listeners are valid: see their conditions");
+    let valid = working
+        .clone()
+        .filter(|one| one.bad_certificate().is_none());
+    let (working, valid, all) = (working.count(), valid.count(), ours.listeners.len());
+    let listeners = format!("{valid} of {all} listeners are valid: see their conditions");
     if let Some(problem) = &ours.bad_parameters {
         Cond::no(ACCEPTED, "InvalidParameters", problem.clone(), generation)
     } else if ours.gateway.wants_addresses {
         let message = "spec.addresses is not supported: leave it empty";
         Cond::no(ACCEPTED, "UnsupportedAddress", message, generation)
-    } else if working == all {
+    } else if valid == all {
         Cond::yes(ACCEPTED, generation)
     } else if working > 0 {
         Cond::new(
@@ -118,18 +121,24 @@ fn listener(
     let resolved = if one.odd_kinds {
         let message = "allowedRoutes.kinds names kinds other than HTTPRoute";
         Cond::no(RESOLVED_REFS, "InvalidRouteKinds", message, generation)
+    } else if let Some(bad) = one.bad_certificate() {
+        Cond::no(RESOLVED_REFS, bad.reason(), bad.to_string(), generation)
     } else {
         Cond::yes(RESOLVED_REFS, generation)
     };
-    let table = names::edge(one.listener.port);
-    let refused = rejections.iter().find(|rejection| {
-        matches!(rejection.kind, Kind::Listener | Kind::Routes) && rejection.name == table
-    });
+    let refused = rejections.iter().find(|rejection| concerns(rejection, one));
     let programmed = if let Some(refused) = refused {
         let message = format!("Envoy refused it: {}", refused.message);
         Cond::no(PROGRAMMED, "Invalid", message, generation)
     } else if one.problem.is_some() || !one.serves_http_routes || !ours.accepted() {
         Cond::no(PROGRAMMED, "Invalid", "it cannot serve routes", generation)
+    } else if one.withheld {
+        let message = "private keys are not sent to Envoys where others can read them: serve ADS with mutual TLS (--ads-tls)";
+        Cond::no(PROGRAMMED, "Invalid", message, generation)
+    } else if one.protocol().is_none() {
+        let bad = one.bad_certificate().map(ToString::to_string);
+        let message = format!("it has no certificate: {}", bad.unwrap_or_default());
+        Cond::no(PROGRAMMED, "Invalid", message, generation)
     } else if infra.available < 1 || infra.addresses.is_empty() {
         Cond::no(PROGRAMMED, "Pending", "no Envoy serves it yet", generation)
     } else if !infra.ports.contains(&one.listener.port) {
@@ -140,10 +149,40 @@ fn listener(
     } else {
         Cond::yes(PROGRAMMED, generation)
     };
+    let mut conditions = vec![accepted, conflicted, resolved, programmed];
+    if one.problem.is_none() && !one.overlaps.is_empty() {
+        conditions.push(overlapping(one, generation));
+    }
     ListenerStatus {
         name: one.listener.name.clone(),
         attached: i32::try_from(one.attached.len()).unwrap_or(i32::MAX),
         serves_http_routes: one.serves_http_routes,
-        conditions: vec![accepted, conflicted, resolved, programmed],
+        conditions,
+    }
+}
+
+fn overlapping(one: &OurListener<'_>, generation: i64) -> Cond {
+    let message = format!(
+        "it shares hosts with {}: a request over a connection for another's host is answered 421",
+        one.overlaps.join(", ")
+    );
+    let (kind, reason) = (OVERLAPPING_TLS_CONFIG, "OverlappingHostnames");
+    Cond::new(kind, Truth::True, reason, message, generation)
+}
+
+/// Whether the listener is not as it is wanted while Envoy refuses this.
+fn concerns(rejection: &Rejection, one: &OurListener<'_>) -> bool {
+    let port = one.listener.port;
+    match rejection.kind {
+        Kind::Listener => rejection.name == names::edge(port),
+        Kind::Routes => one
+            .protocol()
+            .is_some_and(|protocol| rejection.name == names::table(port, &protocol)),
+        Kind::Secret => {
+            let used = one.certificates.iter().flat_map(|found| &found.usable);
+            let mut used = used.map(names::certificate);
+            used.any(|name| rejection.name == name)
+        }
+        Kind::Cluster | Kind::Endpoints => false,
     }
 }

@@ -127,7 +127,7 @@ proptest! {
             headers: headers.into_iter().map(Into::into).collect(),
         };
         let (models, _) = build(&world, &mk_settings());
-        let rules = &models[0].ports[&80].vhosts[0].rules;
+        let rules = &models[0].ports[&80].chains[0].vhosts[0].rules;
         let first = rules.iter().find(|rule| matches(rule, &seen)).map(|rule| &rule.id);
         prop_assert_eq!(first, naive(rules, &seen));
     }

@@ -45,6 +45,8 @@ pub(crate) struct AdsServer {
     pub(crate) removal_delay: Duration,
     /// Ends every stream, so that Envoys go to another replica.
     pub(crate) drain: CancellationToken,
+    /// Nobody but Envoys reads what they are sent.
+    pub(crate) private_channel: bool,
 }
 
 /// The connected Envoys and what they refused.
@@ -89,6 +91,8 @@ struct Session {
     id: u64,
     ads: Ads,
     given: Option<Arc<Snapshot>>,
+    /// Private keys go over no stream without it.
+    may_have_secrets: bool,
     /// At most one response per type and step.
     outbox: VecDeque<Response>,
 }
@@ -131,6 +135,7 @@ impl AggregatedDiscoveryService for AdsServer {
             requests,
             gateway,
             given: None,
+            may_have_secrets: self.may_have_secrets(),
             outbox: VecDeque::new(),
         };
         session.take_snapshot();
@@ -140,6 +145,13 @@ impl AggregatedDiscoveryService for AdsServer {
             Some((Ok(response), session))
         });
         Ok(Answer::new(Box::pin(responses)))
+    }
+}
+
+impl AdsServer {
+    /// Whether a stream gets private keys: the one place that decides it.
+    fn may_have_secrets(&self) -> bool {
+        self.private_channel
     }
 }
 
@@ -275,7 +287,12 @@ impl Session {
             .is_some_and(|given| Arc::ptr_eq(given, &newest))
         {
             self.given = Some(Arc::clone(&newest));
-            self.step(Input::Snapshot(newest));
+            let sent = if self.may_have_secrets || newest.secrets.is_empty() {
+                newest
+            } else {
+                Arc::new(newest.without_secrets())
+            };
+            self.step(Input::Snapshot(sent));
         }
     }
 

@@ -87,6 +87,16 @@ fn brief(effects: &[Effect]) -> Vec<String> {
     sent(effects).iter().map(text).collect()
 }
 
+/// Of listeners whose content is `tls: <names>`.
+fn certificates(response: &Response) -> Vec<String> {
+    let texts = response.resources.iter();
+    let texts = texts.map(|(_, resource)| String::from_utf8(resource.bytes.to_vec()).unwrap());
+    texts
+        .filter_map(|text| Some(text.strip_prefix("tls: ")?.to_owned()))
+        .flat_map(|names| names.split(' ').map(ToOwned::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
 /// An Envoy that obeys: it subscribes to what it got and acknowledges all at once.
 #[derive(Default)]
 struct Obedient {
@@ -101,18 +111,18 @@ impl Obedient {
             let response = waiting.remove(0);
             let names: Vec<String> = response.resources.iter().map(|(n, _)| n.clone()).collect();
             let wants = match response.kind {
-                Kind::Cluster => Some(Kind::Endpoints),
-                Kind::Listener => Some(Kind::Routes),
-                Kind::Endpoints | Kind::Routes => None,
+                Kind::Cluster => vec![(Kind::Endpoints, names)],
+                Kind::Listener => vec![
+                    (Kind::Routes, names),
+                    (Kind::Secret, certificates(&response)),
+                ],
+                Kind::Endpoints | Kind::Secret | Kind::Routes => Vec::new(),
             };
             let mut more = Vec::new();
-            if let Some(kind) = wants {
+            for (kind, names) in wants {
                 let known = ads.types[kind as usize].subscribed.clone();
-                let new = names
-                    .iter()
-                    .filter(|name| !known.contains(*name))
-                    .map(String::as_str);
-                let new: Vec<&str> = new.collect();
+                let new = names.iter().filter(|name| !known.contains(*name));
+                let new: Vec<&str> = new.map(String::as_str).collect();
                 if !new.is_empty() {
                     more.extend(ads.on(subscribe(kind, &new), now));
                 }
@@ -371,4 +381,60 @@ fn edge_waits_for_every_part_of_the_clusters_to_be_sent() {
     );
     let effects = ads.on(answer(sent(&effects)[0], None), ms(60_001));
     assert_eq!(brief(&effects), ["cds +c0500"]);
+}
+
+/// A snapshot whose edge has TLS with this certificate.
+fn mk_tls_snapshot(name: &str, content: &str) -> Arc<Snapshot> {
+    let mut snapshot = (*mk_snapshot(&[("a", "1")], "x")).clone();
+    let listener = mk_resource(&format!("tls: {name}"), false);
+    snapshot.listeners.insert("edge/80".into(), listener);
+    snapshot
+        .secrets
+        .insert(name.into(), mk_resource(content, false));
+    Arc::new(snapshot)
+}
+
+#[test]
+fn secret_is_sent_to_who_asks_and_replaced_alone() {
+    let mut ads = mk_settled(&mk_tls_snapshot("cert/a", "1"));
+    let mut envoy = Obedient::default();
+    let secrets = |ads: &Ads| {
+        ads.acknowledged(Kind::Secret)
+            .into_keys()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(secrets(&ads), ["cert/a"]);
+    // a rotation
+    let effects = ads.on(Input::Snapshot(mk_tls_snapshot("cert/a", "2")), ms(1));
+    envoy.run(&mut ads, effects, ms(1));
+    assert_eq!(envoy.log, ["sds +cert/a"]);
+    // another one: Envoy has it before it uses the new listener, which asks for it
+    let effects = ads.on(Input::Snapshot(mk_tls_snapshot("cert/b", "1")), ms(2));
+    envoy.log.clear();
+    envoy.run(&mut ads, effects, ms(2));
+    assert_eq!(envoy.log, ["lds +edge/80", "sds +cert/b"]);
+    assert!(ads.is_current());
+}
+
+#[test]
+fn secret_that_envoy_refuses_holds_nothing_back() {
+    let mut ads = mk_settled(&mk_tls_snapshot("cert/a", "1"));
+    let next = mk_tls_snapshot("cert/a", "bad");
+    let effects = ads.on(Input::Snapshot(Arc::clone(&next)), ms(1));
+    let effects = ads.on(answer(sent(&effects)[0], Some("no such key")), ms(1));
+    let Effect::Refused(refusal) = &effects[0] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(
+        (refusal.kind, refusal.name.as_str()),
+        (Kind::Secret, "cert/a")
+    );
+    assert_eq!(brief(&effects), [] as [&str; 0]);
+    // what comes next is sent all the same
+    let mut snapshot = (*next).clone();
+    snapshot
+        .routes
+        .insert("edge/80".into(), mk_resource("", false));
+    let effects = ads.on(Input::Snapshot(Arc::new(snapshot)), ms(2));
+    assert_eq!(brief(&effects), ["rds +edge/80"]);
 }

@@ -36,7 +36,7 @@ impl Ads {
         refused.any(|(kind, name, _)| match kind {
             Kind::Routes => routes.contains(name),
             Kind::Endpoints => name.starts_with("import/") || name.starts_with("hopped/"),
-            Kind::Cluster | Kind::Listener => false,
+            Kind::Cluster | Kind::Secret | Kind::Listener => false,
         })
     }
 

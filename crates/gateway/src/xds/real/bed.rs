@@ -83,6 +83,11 @@ pub(super) struct Answer {
 
 impl Bed {
     pub(super) async fn start(change: impl FnOnce(&mut World)) -> Self {
+        Self::start_over(true, change).await
+    }
+
+    /// Over a channel that may be one that others can read.
+    pub(super) async fn start_over(private_channel: bool, change: impl FnOnce(&mut World)) -> Self {
         let binary = find_envoy();
         let (edge, pods, picker) = (free_port().await, free_port().await, free_port().await);
         let mut world = mk_world();
@@ -138,6 +143,7 @@ impl Bed {
             clock: Clock::start(),
             removal_delay: Duration::from_millis(200),
             drain: CancellationToken::new(),
+            private_channel,
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let ads = listener.local_addr().unwrap();
@@ -265,20 +271,7 @@ impl Bed {
             String::from_utf8(answer).unwrap()
         };
         let text = timeout(LIMIT, exchange).await.expect("an answer in time");
-        let (head, mut body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head
-            .split(' ')
-            .nth(1)
-            .and_then(|s| s.parse().ok())
-            .unwrap_or(0);
-        if head.contains("transfer-encoding: chunked") {
-            body = body.split("\r\n").nth(1).unwrap_or(""); // pods answer in one chunk
-        }
-        Answer {
-            status,
-            head: head.to_owned(),
-            body: body.to_owned(),
-        }
+        Answer::read(&text)
     }
 
     /// Sends a request for an answer in so many pieces, one each 50 ms, over a connection that is kept, and returns that answer.
@@ -323,6 +316,28 @@ impl Bed {
         while !holds().await {
             assert!(started.elapsed() < LIMIT, "not in time: {what}");
             sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// From what a connection brought until its end.
+    pub(super) fn read(text: &str) -> Self {
+        let (head, mut body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(0);
+        if head.contains("transfer-encoding: chunked") {
+            body = body.split("\r\n").nth(1).unwrap_or(""); // pods answer in one chunk
+        }
+        Self {
+            status,
+            head: head.to_owned(),
+            body: body.to_owned(),
         }
     }
 }
@@ -374,7 +389,7 @@ impl Drop for Envoy {
     }
 }
 
-async fn free_port() -> u16 {
+pub(super) async fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     listener.local_addr().unwrap().port()
 }

@@ -7,7 +7,7 @@ use prost::{Message, Name};
 use crate::xds::proto::{
     cluster, early_header_mutation, endpoint, ext_proc, hcm, header_mutation, header_to_metadata,
     http_rbac, least_request, listener, override_host, previous_hosts, raw_buffer, route, router,
-    subset, tls, upstream_codec, upstream_http, upstream_ip_port,
+    subset, tls, tls_inspector, upstream_codec, upstream_http, upstream_ip_port,
 };
 
 /// The message of that type, without fields that have their default.
@@ -40,7 +40,9 @@ fn open(type_url: &str, bytes: &[u8]) -> String {
         of::<route::RouteConfiguration>(),
         of::<router::Router>(),
         of::<subset::Subset>(),
+        of::<tls::DownstreamTlsContext>(),
         of::<tls::UpstreamTlsContext>(),
+        of::<tls_inspector::TlsInspector>(),
         of::<upstream_codec::UpstreamCodec>(),
         of::<upstream_http::HttpProtocolOptions>(),
         of::<upstream_ip_port::UpstreamIpPortMatcher>(),

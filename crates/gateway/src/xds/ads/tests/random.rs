@@ -17,6 +17,7 @@ struct Wilful {
     /// Clusters with endpoints that came after them.
     warm: BTreeSet<String>,
     endpoints: BTreeMap<String, u64>,
+    secrets: BTreeMap<String, u64>,
     listeners: BTreeMap<String, u64>,
     routes: BTreeMap<String, u64>,
     /// Clusters of each route table it serves.
@@ -31,6 +32,7 @@ impl Wilful {
             clusters: BTreeMap::new(),
             warm: BTreeSet::new(),
             endpoints: BTreeMap::new(),
+            secrets: BTreeMap::new(),
             listeners: BTreeMap::new(),
             routes: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -47,11 +49,12 @@ impl Wilful {
                 .map(|(n, (v, _))| (n.clone(), *v))
                 .collect(),
             Kind::Endpoints => self.endpoints.clone(),
+            Kind::Secret => self.secrets.clone(),
             Kind::Listener => self.listeners.clone(),
             Kind::Routes => self.routes.clone(),
         };
         let kinds = Kind::ALL.into_iter().filter(|kind| {
-            let named = matches!(kind, Kind::Endpoints | Kind::Routes);
+            let named = matches!(kind, Kind::Endpoints | Kind::Secret | Kind::Routes);
             !named || self.asked.get(kind).is_some_and(|names| !names.is_empty())
         });
         let hello = kinds.map(|kind| {
@@ -88,8 +91,12 @@ impl Wilful {
                     self.endpoints.insert(name.clone(), resource.version);
                     self.warm.insert(name);
                 }
+                Kind::Secret => {
+                    self.secrets.insert(name, resource.version);
+                }
                 Kind::Listener => {
                     self.listeners.insert(name.clone(), resource.version);
+                    new.push((Kind::Secret, "cert/a".to_owned()));
                     new.push((Kind::Routes, name));
                 }
                 Kind::Routes => {
@@ -125,7 +132,7 @@ impl Wilful {
                     self.tables.remove(name);
                     self.asked.entry(Kind::Routes).or_default().remove(name);
                 }
-                Kind::Endpoints | Kind::Routes => {}
+                Kind::Endpoints | Kind::Secret | Kind::Routes => {}
             }
         }
         self.unanswered.push((response, refused));
@@ -145,6 +152,7 @@ impl Wilful {
                 .map(|(n, (v, _))| (n.clone(), *v))
                 .collect(),
             Kind::Endpoints => self.endpoints.clone(),
+            Kind::Secret => self.secrets.clone(),
             Kind::Listener => self.listeners.clone(),
             Kind::Routes => self.routes.clone(),
         }
@@ -191,6 +199,15 @@ fn snapshot_of(clusters: &BTreeMap<&'static str, u8>, hosts: u8, bad_table: bool
         .collect();
     let pairs: Vec<(&str, &str)> = texts.iter().map(|(n, c)| (*n, c.as_str())).collect();
     let mut snapshot = (*mk_snapshot(&pairs, &hosts.to_string())).clone();
+    // it changes with the hosts, and one is refused
+    let certificate = if hosts == 2 {
+        "bad".to_owned()
+    } else {
+        hosts.to_string()
+    };
+    snapshot
+        .secrets
+        .insert("cert/a".into(), mk_resource(&certificate, false));
     if bad_table {
         let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
         let bad = mk_resource(&format!("bad,{}", names.join(",")), false);
