@@ -22,6 +22,10 @@ use super::{Key, project};
 /// The type of Secrets that have a certificate and its key.
 const TLS_TYPE: &str = "kubernetes.io/tls";
 
+/// Bytes of chain and key together: ten times a chain of three certificates with keys of RSA 4096. A response has up to 500
+/// certificates.
+const MAX_PAIR: usize = 64 << 10;
+
 /// A Secret as the API server sends it. Its data is taken apart only in [`ListedSecret::read`], since the errors of serde
 /// quote what they find.
 #[derive(Clone, Deserialize, kube::Resource)]
@@ -63,6 +67,8 @@ pub(crate) enum BadSecret {
     Undecodable,
     #[error("is of type {}: {} is needed", quoted(.0), TLS_TYPE)]
     WrongType(String),
+    #[error("has {0} bytes in tls.crt and tls.key: at most {max} are served", max = MAX_PAIR)]
+    TooLarge(usize),
     #[error("has no {0}")]
     Missing(&'static str),
     #[error("has no certificate in PEM in tls.crt: {0}")]
@@ -132,6 +138,10 @@ fn read(key: &Key, raw: &RawSecret) -> Result<Certificate, BadSecret> {
     };
     let chain = given(data.chain, "tls.crt")?;
     let private = given(data.key, "tls.key")?;
+    let length = chain.len() + private.len();
+    if length > MAX_PAIR {
+        return Err(BadSecret::TooLarge(length));
+    }
     check(&chain, &private)?;
     Ok(Certificate(xds::secret(key, chain, private)))
 }
@@ -234,6 +244,7 @@ pub(crate) mod tests {
     #[case::other_type("Opaque", |_: &mut String, _: &mut String| {}, BadSecret::WrongType("Opaque".into()))]
     #[case::no_chain(TLS_TYPE, |chain: &mut String, _: &mut String| chain.clear(), BadSecret::Missing("tls.crt"))]
     #[case::no_key(TLS_TYPE, |_: &mut String, key: &mut String| key.clear(), BadSecret::Missing("tls.key"))]
+    #[case::too_large(TLS_TYPE, |chain: &mut String, key: &mut String| { key.clear(); key.push(' '); *chain = " ".repeat(MAX_PAIR); }, BadSecret::TooLarge(65_537))]
     #[case::text(TLS_TYPE, |chain: &mut String, _: &mut String| *chain = "Hello world\n".into(), BadSecret::Chain("there is none"))]
     #[case::half_a_chain(TLS_TYPE, |chain: &mut String, _: &mut String| chain.truncate(200), BadSecret::Chain("an END line is missing"))]
     #[case::damaged_chain(TLS_TYPE, |chain: &mut String, _: &mut String| chain.insert(60, '?'), BadSecret::Chain("it is damaged"))]
