@@ -1,5 +1,5 @@
-//! What runs for each Gateway: a ServiceAccount, a Deployment of Envoys, their disruption budget and their Service (pure), and
-//! the writer that applies them.
+//! What runs for each Gateway: a ServiceAccount, the Secret of its Envoys' certificate, their Deployment, disruption budget and
+//! Service (pure), and the writer that applies them.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::world::{Gateway, Key, Labels};
 
 pub(crate) mod bootstrap;
+pub(crate) mod credentials;
 mod difference;
 pub(crate) mod parameters;
 pub(crate) mod problems;
@@ -25,6 +26,9 @@ pub(crate) const MANAGED_BY: &str = "isthmus-gateway";
 const GATEWAY_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
 
+/// The volume of what Envoys show and whom they trust.
+const VOLUME: &str = "ads-credentials";
+
 /// Where Envoys answer `/ready` and `/stats/prometheus`.
 const READY_PORT: u16 = 19_001;
 
@@ -35,6 +39,8 @@ const LABEL_LIMIT: usize = 63;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     ServiceAccount,
+    /// Written before the Deployment, whose pods wait for it.
+    ClientSecret,
     Deployment,
     DisruptionBudget,
     Service,
@@ -46,6 +52,8 @@ pub(crate) struct InfraSettings {
     /// Where Envoys find ADS.
     pub(crate) ads_hostname: String,
     pub(crate) ads_port: u16,
+    /// Envoys and ADS use TLS, and each verifies the other.
+    pub(crate) ads_tls: bool,
     pub(crate) envoy_image: String,
 }
 
@@ -63,11 +71,16 @@ pub(crate) fn make_parts(
     let key = part_key(gateway);
     let parts = [
         (Part::ServiceAccount, service_account()),
+        (Part::ClientSecret, client_secret()),
         (Part::Deployment, deployment(gateway, parameters, settings)),
         (Part::DisruptionBudget, disruption_budget(gateway)),
         (Part::Service, service(gateway, parameters, binds)),
     ];
-    let wanted = |part| part != Part::DisruptionBudget || parameters.pod_disruption_budget;
+    let wanted = |part| match part {
+        Part::DisruptionBudget => parameters.pod_disruption_budget,
+        Part::ClientSecret => settings.ads_tls,
+        Part::ServiceAccount | Part::Deployment | Part::Service => true,
+    };
     let parts = parts.into_iter().filter(|(part, _)| wanted(*part));
     let parts = parts.map(|(part, body)| {
         let full = with_metadata(part, gateway, &key, body);
@@ -179,8 +192,14 @@ fn service_account() -> Value {
     json!({ "automountServiceAccountToken": false })
 }
 
+/// The rest is secret: the writer adds it.
+fn client_secret() -> Value {
+    json!({ "type": "kubernetes.io/tls" })
+}
+
 fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettings) -> Value {
-    let config = bootstrap::make(&settings.ads_hostname, settings.ads_port);
+    let credentials = settings.ads_tls.then_some(bootstrap::CREDENTIALS);
+    let config = bootstrap::make(&settings.ads_hostname, settings.ads_port, credentials);
     let mut args = vec![
         "--config-yaml".to_owned(),
         config.to_string(),
@@ -242,6 +261,11 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
         if let Some(policy) = image_pull_policy {
             object.insert("imagePullPolicy".into(), json!(policy));
         }
+        if settings.ads_tls {
+            let mount =
+                json!({ "name": VOLUME, "mountPath": bootstrap::CREDENTIALS, "readOnly": true });
+            object.insert("volumeMounts".into(), json!([mount]));
+        }
     }
     let (key, selector) = (part_key(gateway), selector(gateway));
     let mut deployment = json!({
@@ -275,6 +299,11 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
         }
         if !tolerations.is_empty() {
             pod.insert("tolerations".into(), json!(tolerations));
+        }
+        if settings.ads_tls {
+            // by its name alone: a renewal restarts nothing
+            let volume = json!({ "name": VOLUME, "secret": { "secretName": key.name } });
+            pod.insert("volumes".into(), json!([volume]));
         }
     }
     deployment
@@ -323,6 +352,7 @@ impl Part {
     pub(crate) fn api(self) -> (&'static str, &'static str) {
         match self {
             Self::ServiceAccount => ("v1", "ServiceAccount"),
+            Self::ClientSecret => ("v1", "Secret"),
             Self::Deployment => ("apps/v1", "Deployment"),
             Self::DisruptionBudget => ("policy/v1", "PodDisruptionBudget"),
             Self::Service => ("v1", "Service"),
@@ -340,6 +370,7 @@ mod tests {
         InfraSettings {
             ads_hostname: "isthmus-gateway.isthmus-system.svc".into(),
             ads_port: 18_000,
+            ads_tls: true,
             envoy_image: "envoyproxy/envoy:distroless-v1.40.0".into(),
         }
     }
@@ -355,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gateway_gets_account_deployment_budget_and_service() {
+    fn each_gateway_gets_account_secret_deployment_budget_and_service() {
         let mut parts = mk_parts(&mk_gateway("gw", Vec::new()));
         // The bootstrap has a test of its own.
         let key = Key::new("ns", "gw-isthmus");
@@ -378,8 +409,36 @@ mod tests {
         parameters.pod_disruption_budget = false;
         let parts = make_parts(&gateway, &parameters, &BTreeMap::new(), &mk_settings());
         let kinds: Vec<Part> = parts.into_keys().map(|(part, _)| part).collect();
-        let all = [Part::ServiceAccount, Part::Deployment, Part::Service];
+        let all = [
+            Part::ServiceAccount,
+            Part::ClientSecret,
+            Part::Deployment,
+            Part::Service,
+        ];
         assert_eq!(kinds, all);
+    }
+
+    /// Without TLS there is nothing to mount, and no Secret.
+    #[test]
+    fn envoys_without_tls_need_no_secret() {
+        let gateway = mk_gateway("gw", Vec::new());
+        let parameters = parameters::of_gateway(&mk_world(), &gateway).unwrap();
+        let parts = |ads_tls| {
+            let settings = InfraSettings {
+                ads_tls,
+                ..mk_settings()
+            };
+            let parts = make_parts(&gateway, &parameters, &BTreeMap::new(), &settings);
+            let deployment = parts[&(Part::Deployment, part_key(&gateway))].to_string();
+            let has_secret = parts.keys().any(|(part, _)| *part == Part::ClientSecret);
+            (
+                has_secret,
+                deployment.contains("ads-credentials"),
+                deployment.contains("/etc/isthmus"),
+            )
+        };
+        assert_eq!(parts(true), (true, true, true));
+        assert_eq!(parts(false), (false, false, false));
     }
 
     #[test]

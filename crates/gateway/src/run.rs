@@ -1,47 +1,57 @@
 //! The program: its tasks, and what ends them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use kube::Client;
 use process::{Health, Shutdown, admin};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
+use tls::{Acceptor, MadeTls, PortTls, TlsMetrics};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::args::{Args, Config};
 use crate::control::{Control, Decided, SYNCED};
 use crate::debug::DebugView;
 use crate::index::Index;
 use crate::infra::Part;
+use crate::infra::credentials::Credentials;
 use crate::infra::problems::Problems;
 use crate::metrics::{AdsMetrics, ModelMetrics, WriteMetrics};
+use crate::pki::{Authority, SERVER_RENEWAL};
 use crate::queue::Queue;
 use crate::status::{Target, Wanted};
 use crate::watches::{EVENTS, Watches};
 use crate::world::Key;
-use crate::xds::ads::server::{AdsServer, Proxies};
-use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
-use crate::{infra, status};
+use crate::xds::ads::connections::{Limits, Trust, serve};
+use crate::xds::ads::proxies::Proxies;
+use crate::xds::ads::server::AdsServer;
+use crate::{infra, pki, status};
 use moment::Clock;
 
 /// A name for what ended, and how.
 type Ended = (&'static str, anyhow::Result<()>);
 
-/// An Envoy that says nothing for this long is asked, and gone after [`PING_LIMIT`] more.
-const PING: std::time::Duration = std::time::Duration::from_secs(20);
-const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+/// Between two looks at the clock, for the server's own certificate.
+const RENEWAL_LOOK: Duration = Duration::from_mins(1);
 
-/// An Envoy that reconnects names each resource it has, about 100 bytes: 160,000 of them.
-const MAX_REQUEST: usize = 16 << 20;
+/// The ADS port, before it is opened.
+struct Port {
+    address: SocketAddr,
+    host: String,
+    /// Signs its certificate and knows those of Envoys; none without TLS.
+    authority: Option<Authority>,
+    trust: Trust,
+    metrics: PortTls,
+}
 
 /// Runs until shutdown.
 ///
@@ -52,6 +62,8 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         settings,
         options,
         infra,
+        cluster_name,
+        namespace,
         ads_address,
         admin_address,
         drain_timeout,
@@ -60,6 +72,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let ads_metrics = AdsMetrics::register(&mut registry);
     let model_metrics = ModelMetrics::register(&mut registry);
+    let tls_metrics = TlsMetrics::register(&mut registry, "gateway");
     let client = Client::try_default()
         .await
         .context("no way to an API server: run in a pod, or set KUBECONFIG")?;
@@ -80,13 +93,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let (sender, events) = mpsc::channel(EVENTS);
     let problems = Problems::default();
     let mut tasks: JoinSet<Ended> = JoinSet::new();
-    let (status, parts) = spawn_writers(
-        &mut tasks,
-        &client,
-        &settings.controller,
-        &mut registry,
-        &stop,
-        problems.clone(),
+    let (status_metrics, infra_metrics) = (
+        WriteMetrics::register(&mut registry, "status"),
+        WriteMetrics::register(&mut registry, "infra"),
     );
     let admin = admin::serve(
         admin_listener,
@@ -96,6 +105,35 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         ended.clone(),
     );
     tasks.spawn(async move { ("admin server", admin.await.map_err(Into::into)) });
+    // without it no Envoy can be served, so nothing else begins
+    let authority = tokio::select! {
+        authority = authority(&client, &namespace, infra.ads_tls) => authority,
+        () = shutdown.drain.cancelled() => return Ok(()),
+        Some(task) = tasks.join_next() => return Err(early(task)),
+    };
+    let credentials = authority
+        .clone()
+        .map(|authority| Credentials::new(&cluster_name, authority));
+    let port = Port {
+        address: ads_address,
+        host: infra.ads_hostname.clone(),
+        authority,
+        trust: if infra.ads_tls {
+            Trust::Cluster(cluster_name.into())
+        } else {
+            Trust::Anyone
+        },
+        metrics: tls_metrics.port("ads"),
+    };
+    let (status, parts) = spawn_writers(
+        &mut tasks,
+        &client,
+        &settings.controller,
+        (status_metrics, infra_metrics),
+        &stop,
+        problems.clone(),
+        credentials.clone(),
+    );
     let control = Control {
         index: Index::default(),
         watches: Watches::start(client, sender),
@@ -108,6 +146,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         status,
         parts,
         problems,
+        credentials,
         metrics: model_metrics,
         health: health.clone(),
         debug,
@@ -126,9 +165,10 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         metrics: ads_metrics,
         clock: Clock::start(),
         removal_delay,
+        limits: Limits::default(),
         drain: drain.clone(),
     };
-    let ads = serve_ads(server, ads_address, open, drain.clone());
+    let ads = serve_ads(server, port, open, drain.clone());
     tasks.spawn(async move { ("ADS server", ads.await) });
 
     tokio::select! {
@@ -162,21 +202,25 @@ fn spawn_writers(
     tasks: &mut JoinSet<Ended>,
     client: &Client,
     controller: &str,
-    registry: &mut Registry,
+    (status_metrics, infra_metrics): (WriteMetrics, WriteMetrics),
     stop: &CancellationToken,
     problems: Problems,
+    credentials: Option<Credentials>,
 ) -> (Queue<Target, Wanted>, Queue<(Part, Key), Value>) {
     let (statuses, parts) = (Queue::new(), Queue::new());
-    let metrics = WriteMetrics::register(registry, "status");
-    let write = status::writer::make_writer(client.clone(), controller.to_owned(), metrics);
+    let write = status::writer::make_writer(client.clone(), controller.to_owned(), status_metrics);
     let running = statuses.clone().run(write, stop.clone());
     tasks.spawn(async move {
         running.await;
         ("status writer", Ok(()))
     });
-    let metrics = WriteMetrics::register(registry, "infra");
-    let write =
-        infra::writer::make_writer(client.clone(), controller.to_owned(), metrics, problems);
+    let write = infra::writer::make_writer(
+        client.clone(),
+        controller.to_owned(),
+        infra_metrics,
+        problems,
+        credentials,
+    );
     let running = parts.clone().run(write, stop.clone());
     tasks.spawn(async move {
         running.await;
@@ -185,11 +229,19 @@ fn spawn_writers(
     (statuses, parts)
 }
 
+/// The authority of the control channel, where it uses TLS.
+async fn authority(client: &Client, namespace: &str, is_wanted: bool) -> Option<Authority> {
+    if !is_wanted {
+        return None;
+    }
+    Some(pki::store::load(client, namespace, pki::now).await)
+}
+
 /// Listens only once everything is listed: an Envoy that came earlier would be told that there is
 /// nothing.
 async fn serve_ads(
     server: AdsServer,
-    address: std::net::SocketAddr,
+    port: Port,
     open: CancellationToken,
     drain: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -197,18 +249,69 @@ async fn serve_ads(
         () = open.cancelled() => {}
         () = drain.cancelled() => return Ok(()),
     }
+    let Port {
+        address,
+        host,
+        authority,
+        trust,
+        metrics,
+    } = port;
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on --ads-address {address}"))?;
-    info!(%address, "serving ADS");
-    let service = AggregatedDiscoveryServiceServer::new(server);
-    Server::builder()
-        .http2_keepalive_interval(Some(PING))
-        .http2_keepalive_timeout(Some(PING_LIMIT))
-        .add_service(service.max_decoding_message_size(MAX_REQUEST))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), drain.cancelled_owned())
-        .await
-        .context("the ADS server failed")
+    info!(%address, tls = authority.is_some(), "serving ADS");
+    let limits = server.limits;
+    let Some(authority) = authority else {
+        let acceptor = Acceptor::plaintext();
+        let serving = serve(
+            server,
+            listener,
+            acceptor,
+            trust,
+            limits,
+            drain.cancelled_owned(),
+        );
+        return serving.await.context("the ADS server failed");
+    };
+    let made = authority.issue_server(&host, pki::now())?;
+    let (certificate, key) = (made.certificate.into_bytes(), made.key.into_bytes());
+    let ca = authority.pem().as_bytes();
+    let (acceptor, made) = MadeTls::begin(ca, certificate, key, metrics)?;
+    let serving = serve(
+        server,
+        listener,
+        acceptor,
+        trust,
+        limits,
+        drain.cancelled_owned(),
+    );
+    tokio::select! {
+        served = serving => served.context("the ADS server failed"),
+        never = renew(&made, &authority, &host) => match never {},
+    }
+}
+
+/// Gives the server another certificate each half day. By the clock of the wall: a machine that slept has no time left.
+async fn renew(made: &MadeTls, authority: &Authority, host: &str) -> std::convert::Infallible {
+    let mut last = pki::now();
+    loop {
+        sleep(RENEWAL_LOOK).await;
+        let now = pki::now();
+        if now.abs_diff(last) < SERVER_RENEWAL.as_secs() {
+            continue;
+        }
+        let renewed = authority
+            .issue_server(host, now)
+            .map_err(anyhow::Error::from);
+        let replaced = renewed.and_then(|issued| {
+            let (certificate, key) = (issued.certificate.into_bytes(), issued.key.into_bytes());
+            made.replace(certificate, key).map_err(Into::into)
+        });
+        match replaced {
+            Ok(()) => last = now,
+            Err(error) => error!(error = format!("{error:#}"), "no new certificate for ADS"),
+        }
+    }
 }
 
 fn early(ended: Result<Ended, tokio::task::JoinError>) -> anyhow::Error {
