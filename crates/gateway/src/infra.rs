@@ -198,75 +198,22 @@ fn client_secret() -> Value {
 }
 
 fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettings) -> Value {
-    let credentials = settings.ads_tls.then_some(bootstrap::CREDENTIALS);
-    let config = bootstrap::make(&settings.ads_hostname, settings.ads_port, credentials);
-    let mut args = vec![
-        "--config-yaml".to_owned(),
-        config.to_string(),
-        "--service-node".to_owned(),
-        "$(POD_NAME).$(POD_NAMESPACE)".to_owned(),
-        "--service-cluster".to_owned(),
-        gateway.key.to_string(),
-        "--log-level".to_owned(),
-        "warning".to_owned(),
-    ];
-    if let Some(concurrency) = parameters.concurrency {
-        args.extend(["--concurrency".to_owned(), concurrency.to_string()]);
-    }
     let Parameters {
-        image,
-        image_pull_policy,
+        image: _, // these are of the container
+        image_pull_policy: _,
+        concurrency: _,
+        resources: _,
         image_pull_secrets,
         replicas,
-        concurrency: _, // an argument, above
         service_type: _,
         load_balancer_class: _, // both of the Service
         pod_disruption_budget: _,
         drain_seconds,
-        resources,
         node_selector,
         tolerations,
         pod_security_context,
     } = parameters;
-    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
-    let envoy = json!({
-        "name": "envoy",
-        "image": image.as_ref().unwrap_or(&settings.envoy_image),
-        "args": args,
-        "env": [
-            field("POD_NAME", "metadata.name"),
-            field("POD_NAMESPACE", "metadata.namespace"),
-        ],
-        "ports": [{ "name": "ready", "containerPort": READY_PORT, "protocol": "TCP" }],
-        "readinessProbe": {
-            "httpGet": { "path": "/ready", "port": READY_PORT, "scheme": "HTTP" },
-            "periodSeconds": 1,
-            "timeoutSeconds": 1,
-            "failureThreshold": 3,
-        },
-        // SIGTERM ends Envoy at once: it serves on while Services forget it.
-        "lifecycle": { "preStop": { "sleep": { "seconds": drain_seconds } } },
-        "resources": resources,
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": { "drop": ["ALL"] },
-            "readOnlyRootFilesystem": true,
-        },
-    });
-    let mut envoy = envoy;
-    if let Some(object) = envoy.as_object_mut() {
-        if *drain_seconds == 0 {
-            object.remove("lifecycle"); // the API wants at least a second
-        }
-        if let Some(policy) = image_pull_policy {
-            object.insert("imagePullPolicy".into(), json!(policy));
-        }
-        if settings.ads_tls {
-            let mount =
-                json!({ "name": VOLUME, "mountPath": bootstrap::CREDENTIALS, "readOnly": true });
-            object.insert("volumeMounts".into(), json!([mount]));
-        }
-    }
+    let envoy = container(gateway, parameters, settings);
     let (key, selector) = (part_key(gateway), selector(gateway));
     let mut deployment = json!({
         "spec": {
@@ -307,6 +254,63 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
         }
     }
     deployment
+}
+
+fn container(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettings) -> Value {
+    let credentials = settings.ads_tls.then_some(bootstrap::CREDENTIALS);
+    let config = bootstrap::make(&settings.ads_hostname, settings.ads_port, credentials);
+    let mut args = vec![
+        "--config-yaml".to_owned(),
+        config.to_string(),
+        "--service-node".to_owned(),
+        "$(POD_NAME).$(POD_NAMESPACE)".to_owned(),
+        "--service-cluster".to_owned(),
+        gateway.key.to_string(),
+        "--log-level".to_owned(),
+        "warning".to_owned(),
+    ];
+    if let Some(concurrency) = parameters.concurrency {
+        args.extend(["--concurrency".to_owned(), concurrency.to_string()]);
+    }
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
+    let mut envoy = json!({
+        "name": "envoy",
+        "image": parameters.image.as_ref().unwrap_or(&settings.envoy_image),
+        "args": args,
+        "env": [
+            field("POD_NAME", "metadata.name"),
+            field("POD_NAMESPACE", "metadata.namespace"),
+        ],
+        "ports": [{ "name": "ready", "containerPort": READY_PORT, "protocol": "TCP" }],
+        "readinessProbe": {
+            "httpGet": { "path": "/ready", "port": READY_PORT, "scheme": "HTTP" },
+            "periodSeconds": 1,
+            "timeoutSeconds": 1,
+            "failureThreshold": 3,
+        },
+        // SIGTERM ends Envoy at once: it serves on while Services forget it.
+        "lifecycle": { "preStop": { "sleep": { "seconds": parameters.drain_seconds } } },
+        "resources": parameters.resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "readOnlyRootFilesystem": true,
+        },
+    });
+    if let Some(object) = envoy.as_object_mut() {
+        if parameters.drain_seconds == 0 {
+            object.remove("lifecycle"); // the API wants at least a second
+        }
+        if let Some(policy) = &parameters.image_pull_policy {
+            object.insert("imagePullPolicy".into(), json!(policy));
+        }
+        if settings.ads_tls {
+            let mount =
+                json!({ "name": VOLUME, "mountPath": bootstrap::CREDENTIALS, "readOnly": true });
+            object.insert("volumeMounts".into(), json!([mount]));
+        }
+    }
+    envoy
 }
 
 /// Nodes are drained one Envoy at a time. It is there for any number of them: of one that is alone it forbids nothing, and so
@@ -434,7 +438,7 @@ mod tests {
             (
                 has_secret,
                 deployment.contains("ads-credentials"),
-                deployment.contains("/etc/isthmus"),
+                deployment.contains("/var/run/isthmus"),
             )
         };
         assert_eq!(parts(true), (true, true, true));

@@ -1,6 +1,7 @@
 //! The program: its tasks, and what ends them.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,8 +50,26 @@ struct Port {
     host: String,
     /// Signs its certificate and knows those of Envoys; none without TLS.
     authority: Option<Authority>,
-    trust: Trust,
+    cluster: String,
     metrics: PortTls,
+}
+
+/// What the tasks count.
+struct Metrics {
+    ads: AdsMetrics,
+    port: PortTls,
+    model: ModelMetrics,
+    /// Of statuses and of infrastructure.
+    writes: (WriteMetrics, WriteMetrics),
+}
+
+/// What ends the program in order.
+struct Ending {
+    health: Health,
+    drain: CancellationToken,
+    stop: CancellationToken,
+    ended: CancellationToken,
+    drain_timeout: Duration,
 }
 
 /// Runs until shutdown.
@@ -70,9 +89,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         removal_delay,
     } = args.check()?;
     let mut registry = Registry::default();
-    let ads_metrics = AdsMetrics::register(&mut registry);
-    let model_metrics = ModelMetrics::register(&mut registry);
-    let tls_metrics = TlsMetrics::register(&mut registry, "gateway");
+    let metrics = Metrics::register(&mut registry);
     let client = Client::try_default()
         .await
         .context("no way to an API server: run in a pod, or set KUBECONFIG")?;
@@ -80,29 +97,19 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on --admin-address {admin_address}"))?;
 
-    let health = Health::new(&[SYNCED]);
+    let (open, ending) = (CancellationToken::new(), Ending::new(drain_timeout));
     let proxies = Proxies::default();
     let debug = DebugView::new(proxies.clone());
-    let (open, stop, drain, ended) = (
-        CancellationToken::new(),
-        CancellationToken::new(),
-        CancellationToken::new(),
-        CancellationToken::new(),
-    );
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
     let (sender, events) = mpsc::channel(EVENTS);
     let problems = Problems::default();
     let mut tasks: JoinSet<Ended> = JoinSet::new();
-    let (status_metrics, infra_metrics) = (
-        WriteMetrics::register(&mut registry, "status"),
-        WriteMetrics::register(&mut registry, "infra"),
-    );
     let admin = admin::serve(
         admin_listener,
         Arc::new(registry),
-        health.clone(),
+        ending.health.clone(),
         debug.router(),
-        ended.clone(),
+        ending.ended.clone(),
     );
     tasks.spawn(async move { ("admin server", admin.await.map_err(Into::into)) });
     // without it no Envoy can be served, so nothing else begins
@@ -111,26 +118,20 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         () = shutdown.drain.cancelled() => return Ok(()),
         Some(task) = tasks.join_next() => return Err(early(task)),
     };
-    let credentials = authority
-        .clone()
-        .map(|authority| Credentials::new(&cluster_name, authority));
     let port = Port {
         address: ads_address,
         host: infra.ads_hostname.clone(),
         authority,
-        trust: if infra.ads_tls {
-            Trust::Cluster(cluster_name.into())
-        } else {
-            Trust::Anyone
-        },
-        metrics: tls_metrics.port("ads"),
+        cluster: cluster_name,
+        metrics: metrics.port,
     };
+    let credentials = port.credentials();
     let (status, parts) = spawn_writers(
         &mut tasks,
         &client,
         &settings.controller,
-        (status_metrics, infra_metrics),
-        &stop,
+        metrics.writes,
+        &ending.stop,
         problems.clone(),
         credentials.clone(),
     );
@@ -147,14 +148,14 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         parts,
         problems,
         credentials,
-        metrics: model_metrics,
-        health: health.clone(),
+        metrics: metrics.model,
+        health: ending.health.clone(),
         debug,
         open: open.clone(),
         decided: Decided::default(),
         clock: Clock::start(),
     };
-    let stopped = stop.clone();
+    let stopped = ending.stop.clone();
     tasks.spawn(async move {
         control.run(stopped).await;
         ("control loop", Ok(()))
@@ -162,39 +163,91 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let server = AdsServer {
         snapshots: newest,
         proxies,
-        metrics: ads_metrics,
+        metrics: metrics.ads,
         clock: Clock::start(),
         removal_delay,
         limits: Limits::default(),
-        drain: drain.clone(),
+        drain: ending.drain.clone(),
     };
-    let ads = serve_ads(server, port, open, drain.clone());
+    let ads = serve_ads(server, port, open, ending.drain.clone());
     tasks.spawn(async move { ("ADS server", ads.await) });
 
-    tokio::select! {
-        Some(task) = tasks.join_next() => return Err(early(task)),
-        () = shutdown.drain.cancelled() => {}
-    }
-    info!("draining: Envoys keep their configuration");
-    health.drain();
-    drain.cancel();
-    stop.cancel();
-    // The admin server stays last, so that the drain can be seen.
-    tokio::select! {
-        finished = timeout(drain_timeout, finish(tasks, ended)) => {
-            if finished.is_err() {
-                warn!(?drain_timeout, "not everything ended in time");
-            }
-        }
-        () = shutdown.now.cancelled() => {}
-    }
-    Ok(())
+    ending.wait(tasks, shutdown).await
 }
 
 async fn finish(mut tasks: JoinSet<Ended>, ended: CancellationToken) {
     while tasks.len() > 1 && tasks.join_next().await.is_some() {}
     ended.cancel();
     while tasks.join_next().await.is_some() {}
+}
+
+// === impl Port ===
+
+impl Port {
+    /// What the Envoys show that it serves.
+    fn credentials(&self) -> Option<Credentials> {
+        let authority = self.authority.clone()?;
+        Some(Credentials::new(&self.cluster, authority))
+    }
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    fn register(registry: &mut Registry) -> Self {
+        Self {
+            ads: AdsMetrics::register(registry),
+            port: TlsMetrics::register(registry, "gateway").port("ads"),
+            model: ModelMetrics::register(registry),
+            writes: (
+                WriteMetrics::register(registry, "status"),
+                WriteMetrics::register(registry, "infra"),
+            ),
+        }
+    }
+}
+
+// === impl Ending ===
+
+impl Ending {
+    fn new(drain_timeout: Duration) -> Self {
+        Self {
+            health: Health::new(&[SYNCED]),
+            drain: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            drain_timeout,
+        }
+    }
+
+    /// Until shutdown, and then until all has ended; an error where a task ended by itself.
+    async fn wait(self, mut tasks: JoinSet<Ended>, shutdown: Shutdown) -> anyhow::Result<()> {
+        let Self {
+            health,
+            drain,
+            stop,
+            ended,
+            drain_timeout,
+        } = self;
+        tokio::select! {
+            Some(task) = tasks.join_next() => return Err(early(task)),
+            () = shutdown.drain.cancelled() => {}
+        }
+        info!("draining: Envoys keep their configuration");
+        health.drain();
+        drain.cancel();
+        stop.cancel();
+        // The admin server stays last, so that the drain can be seen.
+        tokio::select! {
+            finished = timeout(drain_timeout, finish(tasks, ended)) => {
+                if finished.is_err() {
+                    warn!(?drain_timeout, "not everything ended in time");
+                }
+            }
+            () = shutdown.now.cancelled() => {}
+        }
+        Ok(())
+    }
 }
 
 /// The two queues of writes and the tasks that work on them.
@@ -253,7 +306,7 @@ async fn serve_ads(
         address,
         host,
         authority,
-        trust,
+        cluster,
         metrics,
     } = port;
     let listener = TcpListener::bind(address)
@@ -261,38 +314,31 @@ async fn serve_ads(
         .with_context(|| format!("cannot listen on --ads-address {address}"))?;
     info!(%address, tls = authority.is_some(), "serving ADS");
     let limits = server.limits;
-    let Some(authority) = authority else {
-        let acceptor = Acceptor::plaintext();
-        let serving = serve(
-            server,
-            listener,
-            acceptor,
-            trust,
-            limits,
-            drain.cancelled_owned(),
-        );
-        return serving.await.context("the ADS server failed");
+    let (acceptor, trust, renewed) = match authority {
+        None => (Acceptor::plaintext(), Trust::Anyone, None),
+        Some(authority) => {
+            let issued = authority.issue_server(&host, pki::now())?;
+            let (certificate, key) = (issued.certificate.into_bytes(), issued.key.into_bytes());
+            let ca = authority.pem().as_bytes();
+            let (acceptor, made) = MadeTls::begin(ca, certificate, key, metrics)?;
+            let trust = Trust::Cluster(cluster.into());
+            (acceptor, trust, Some((made, authority)))
+        }
     };
-    let made = authority.issue_server(&host, pki::now())?;
-    let (certificate, key) = (made.certificate.into_bytes(), made.key.into_bytes());
-    let ca = authority.pem().as_bytes();
-    let (acceptor, made) = MadeTls::begin(ca, certificate, key, metrics)?;
-    let serving = serve(
-        server,
-        listener,
-        acceptor,
-        trust,
-        limits,
-        drain.cancelled_owned(),
-    );
+    let stop = drain.cancelled_owned();
     tokio::select! {
-        served = serving => served.context("the ADS server failed"),
-        never = renew(&made, &authority, &host) => match never {},
+        served = serve(server, listener, acceptor, trust, limits, stop) => {
+            served.context("the ADS server failed")
+        }
+        never = renew(renewed, &host) => match never {},
     }
 }
 
 /// Gives the server another certificate each half day. By the clock of the wall: a machine that slept has no time left.
-async fn renew(made: &MadeTls, authority: &Authority, host: &str) -> std::convert::Infallible {
+async fn renew(renewed: Option<(MadeTls, Authority)>, host: &str) -> Infallible {
+    let Some((made, authority)) = renewed else {
+        return std::future::pending().await;
+    };
     let mut last = pki::now();
     loop {
         sleep(RENEWAL_LOOK).await;

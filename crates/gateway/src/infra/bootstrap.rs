@@ -9,7 +9,7 @@ use crate::xds::ads::ready::{ADMIN, READY};
 use super::READY_PORT;
 
 /// Where Envoys find what they show and whom they trust: the files of their Gateway's Secret.
-pub(crate) const CREDENTIALS: &str = "/etc/isthmus/ads";
+pub(crate) const CREDENTIALS: &str = "/var/run/isthmus/ads";
 
 /// Names of the two SDS secrets, which are those of their documents as well.
 const CLIENT: &str = "client";

@@ -166,23 +166,22 @@ async fn accept(
     metrics: &AdsMetrics,
 ) -> (TcpStream, OwnedSemaphorePermit) {
     loop {
-        match listener.accept().await {
-            Ok((tcp, peer)) => match Arc::clone(all).try_acquire_owned() {
-                Ok(permit) => {
-                    // a socket that refuses is served all the same, with a delay
-                    let _ = tcp.set_nodelay(true);
-                    return (tcp, permit);
-                }
-                Err(_) => {
-                    debug!(%peer, "too many connections");
-                    metrics.denied(Denied::Connections);
-                }
-            },
+        let (tcp, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 debug!(%error, "no connection accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
             }
-        }
+        };
+        let Ok(permit) = Arc::clone(all).try_acquire_owned() else {
+            debug!(%peer, "too many connections");
+            metrics.denied(Denied::Connections);
+            continue;
+        };
+        // a socket that refuses this is served all the same, with a delay
+        let _ = tcp.set_nodelay(true);
+        return (tcp, permit);
     }
 }
 

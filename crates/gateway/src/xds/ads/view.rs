@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::xds::{Kind, Resource};
 use moment::Moment;
 
-use super::{ACK_LIMIT, Ads, Request, is_edge, ready};
+use super::{ACK_LIMIT, Ads, Request, TypeState, is_edge, ready};
 
 /// Names that one Envoy may have asked for, of all types: those of 10,000 clusters with their assignments, listeners and route
 /// tables.
@@ -21,7 +21,7 @@ impl Ads {
         if request.subscribe.is_empty() && request.initial.is_empty() {
             return false;
         }
-        let held = self.types.iter().map(|state| state.names());
+        let held = self.types.iter().map(TypeState::names);
         let more = larger(size(request.subscribe.iter()), size(request.initial.keys()));
         let add = |(count, bytes), (more, length)| (count + more, bytes + length);
         let (count, bytes): (usize, usize) = held.chain([more]).fold((0, 0), add);
