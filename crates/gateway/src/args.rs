@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use crd::networks::Cidr;
 use process::{ConfigError, LogArgs};
+use rustls::pki_types::ServerName;
 
 use crate::infra::InfraSettings;
 use crate::model::{EppTls, Settings, parse_duration};
@@ -27,7 +28,7 @@ use crate::xds::Options;
     reason = "these comments are the help text, which shows backticks"
 )]
 pub struct Args {
-    /// This cluster's name in the ClusterSet: lower case letters, digits and '-'.
+    /// This cluster's name in the ClusterSet: lower case letters, digits and '-'. The certificates of Envoys have it.
     #[arg(long, env)]
     cluster_name: String,
 
@@ -47,10 +48,9 @@ pub struct Args {
     #[arg(long, env)]
     ads_hostname: Option<String>,
 
-    /// How Envoys are authenticated. Only "off" so far: any pod that reaches the port can read the
-    /// configuration, which holds addresses and the header values of route filters. Restrict it with
-    /// a NetworkPolicy.
-    #[arg(long, env, value_enum, default_value_t = AdsTls::Off)]
+    /// How Envoys are authenticated: "mutual" gives the Envoys of each Gateway a certificate, and serves them the
+    /// configuration of that Gateway alone. "off" serves whoever asks, in plaintext, and only on a loopback address.
+    #[arg(long, env, value_enum, default_value_t = AdsTls::Mutual)]
     ads_tls: AdsTls,
 
     /// Address and port of /metrics, /healthz, /readyz and /debug.
@@ -114,6 +114,8 @@ pub struct Args {
 /// How Envoys are authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum AdsTls {
+    /// Both ends show a certificate.
+    Mutual,
     /// Plaintext.
     Off,
 }
@@ -124,6 +126,8 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     pub(crate) options: Options,
     pub(crate) infra: InfraSettings,
+    pub(crate) cluster_name: String,
+    pub(crate) namespace: String,
     pub(crate) ads_address: SocketAddr,
     pub(crate) admin_address: SocketAddr,
     pub(crate) drain_timeout: Duration,
@@ -182,21 +186,31 @@ impl Args {
                 "--stream-idle-timeout 300s",
             ));
         }
-        match ads_tls {
-            AdsTls::Off if !ads_address.ip().is_loopback() => {
-                tracing::warn!(%ads_address, "ADS is served without TLS: restrict who reaches it");
-            }
-            AdsTls::Off => {}
+        if ads_tls == AdsTls::Off && !ads_address.ip().is_loopback() {
+            let value = format!("--ads-tls off with --ads-address {ads_address}");
+            let expected = "a loopback address: without TLS whoever reaches the port reads the configuration of all Gateways";
+            return Err(ConfigError::new(
+                value,
+                expected,
+                "--ads-tls mutual, which needs nothing else, or --ads-address 127.0.0.1:18000",
+            ));
         }
         let ads_hostname =
             ads_hostname.unwrap_or_else(|| format!("isthmus-gateway.{namespace}.svc"));
+        if ServerName::try_from(&*ads_hostname).is_err() {
+            let value = format!("--ads-hostname {}", quoted(&ads_hostname));
+            return Err(ConfigError::new(
+                value,
+                "a host name or an IP address, without a port",
+                "--ads-hostname isthmus-gateway.isthmus-system.svc",
+            ));
+        }
         Ok(Config {
             settings: Settings {
                 controller: controller_name,
                 epp_tls,
                 pod_cidrs: by_cluster(pod_cidr),
                 deny_cidrs: denied(&deny_cidr),
-                private_channel: ads_address.ip().is_loopback(),
             },
             options: Options {
                 health_service: epp_health_service,
@@ -207,8 +221,11 @@ impl Args {
             infra: InfraSettings {
                 ads_hostname,
                 ads_port: ads_address.port(),
+                ads_tls: ads_tls == AdsTls::Mutual,
                 envoy_image,
             },
+            cluster_name,
+            namespace,
             ads_address,
             admin_address,
             drain_timeout,
@@ -277,6 +294,15 @@ mod tests {
     }
 
     #[test]
+    fn envoys_are_authenticated_unless_only_this_machine_asks() {
+        let is_secure = |flags: &[&str]| mk_config(flags).unwrap().infra.ads_tls;
+        assert!(is_secure(&[]));
+        for address in ["127.0.0.1:0", "127.0.3.1:18000", "[::1]:18000"] {
+            assert!(!is_secure(&["--ads-tls", "off", "--ads-address", address]));
+        }
+    }
+
+    #[test]
     fn no_network_is_guessed() {
         assert!(mk_config(&[]).unwrap().settings.pod_cidrs.is_empty());
         let flags = ["--pod-cidr", "east=10.2.0.0/16,*=10.0.0.0/8"];
@@ -293,7 +319,10 @@ mod tests {
     #[case(&["--drain-timeout", "10"], "10s or 1m30s")]
     #[case(&["--retry-body-limit", "8MB"], "8MiB")]
     #[case(&["--stream-idle-timeout", "0s"], "300s")]
-    #[case(&["--ads-tls", "mutual"], "off")]
+    #[case(&["--ads-tls", "on"], "mutual")]
+    #[case(&["--ads-tls", "off"], "--ads-address 127.0.0.1:18000")]
+    #[case(&["--ads-tls", "off", "--ads-address", "[::]:18000"], "--ads-tls mutual")]
+    #[case(&["--ads-hostname", "gateway:18000"], "without a port")]
     fn bad_values_are_refused_with_an_example(#[case] flags: &[&str], #[case] said: &str) {
         let mut words = vec!["gateway", "--cluster-name", "west"];
         words.retain(|word| {

@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 
 use crate::debug::DebugView;
 use crate::index::{Changes, Event, Index, Source};
+use crate::infra::credentials::Credentials;
 use crate::infra::problems::{Problems, Reports};
 use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
 use crate::metrics::ModelMetrics;
@@ -23,7 +24,8 @@ use crate::queue::Queue;
 use crate::status::{self, Target, Wanted};
 use crate::watches::Watches;
 use crate::world::{Key, Rejection, World};
-use crate::xds::ads::server::{Proxies, Snapshots};
+use crate::xds::ads::proxies::Proxies;
+use crate::xds::ads::server::Snapshots;
 use crate::xds::{Options, Plan, Snapshot, assign, translate};
 
 /// A burst of changes is one change; a lone one waits only the first of these.
@@ -49,6 +51,8 @@ pub(crate) struct Control {
     pub(crate) status: Queue<Target, Wanted>,
     pub(crate) parts: Queue<(Part, Key), Value>,
     pub(crate) problems: Problems,
+    /// What Envoys show on the control channel; none without TLS.
+    pub(crate) credentials: Option<Credentials>,
     pub(crate) metrics: ModelMetrics,
     pub(crate) health: Health,
     pub(crate) debug: DebugView,
@@ -227,7 +231,8 @@ impl Control {
             }
         }
         self.status.replace(differing);
-        let mut parts = BTreeMap::new();
+        let (mut parts, mut secrets) = (BTreeMap::new(), BTreeSet::new());
+        let started = Instant::now();
         for model in &self.decided.models {
             let Some(gateway) = self.index.world.gateways.get(&model.key) else {
                 continue;
@@ -253,9 +258,17 @@ impl Control {
                 if id.0 == Part::DisruptionBudget && !self.index.has_listed_budgets() {
                     return false;
                 }
+                if id.0 == Part::ClientSecret {
+                    secrets.insert(id.1.clone());
+                    let credentials = self.credentials.as_ref();
+                    return credentials.is_some_and(|known| known.is_due(&id.1, wanted, started));
+                }
                 let live = self.index.parts.get(id);
                 !live.is_some_and(|live| is_applied(wanted, live))
             }));
+        }
+        if let Some(credentials) = &self.credentials {
+            credentials.keep(|key| secrets.contains(key));
         }
         self.problems.keep(&parts);
         self.parts.replace(parts);

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use crate::model::GatewayModel;
 use crate::text::quoted;
 use crate::world::Key;
-use crate::xds::ads::server::{Proxies, Snapshots, version_text};
+use crate::xds::ads::proxies::Proxies;
+use crate::xds::ads::server::{Snapshots, version_text};
 use crate::xds::{Kind, Snapshot};
 
 /// What the pages show, replaced as a whole.
@@ -120,6 +121,7 @@ fn show(proxies: &Proxies, key: &Key, snapshot: &Snapshot) -> Value {
             json!({
                 "node": proxy.node,
                 "version": proxy.version,
+                "authenticated": proxy.authenticated,
                 "current": proxy.current,
                 "acknowledged": acknowledged,
             })

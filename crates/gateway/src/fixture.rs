@@ -22,7 +22,6 @@ pub(crate) fn mk_settings() -> Settings {
         epp_tls: EppTls::Plaintext,
         pod_cidrs: BTreeMap::new(),
         deny_cidrs: denied(&[]),
-        private_channel: true,
     }
 }
 

@@ -1,5 +1,5 @@
-//! What runs for each Gateway: a ServiceAccount, a Deployment of Envoys, their disruption budget and their Service (pure), and
-//! the writer that applies them.
+//! What runs for each Gateway: a ServiceAccount, the Secret of its Envoys' certificate, their Deployment, disruption budget and
+//! Service (pure), and the writer that applies them.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::world::{Gateway, Key, Labels};
 
 pub(crate) mod bootstrap;
+pub(crate) mod credentials;
 mod difference;
 pub(crate) mod parameters;
 pub(crate) mod problems;
@@ -25,6 +26,9 @@ pub(crate) const MANAGED_BY: &str = "isthmus-gateway";
 const GATEWAY_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
 
+/// The volume of what Envoys show and whom they trust.
+const VOLUME: &str = "ads-credentials";
+
 /// Where Envoys answer `/ready` and `/stats/prometheus`.
 const READY_PORT: u16 = 19_001;
 
@@ -35,6 +39,8 @@ const LABEL_LIMIT: usize = 63;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     ServiceAccount,
+    /// Written before the Deployment, whose pods wait for it.
+    ClientSecret,
     Deployment,
     DisruptionBudget,
     Service,
@@ -46,6 +52,8 @@ pub(crate) struct InfraSettings {
     /// Where Envoys find ADS.
     pub(crate) ads_hostname: String,
     pub(crate) ads_port: u16,
+    /// Envoys and ADS use TLS, and each verifies the other.
+    pub(crate) ads_tls: bool,
     pub(crate) envoy_image: String,
 }
 
@@ -63,11 +71,16 @@ pub(crate) fn make_parts(
     let key = part_key(gateway);
     let parts = [
         (Part::ServiceAccount, service_account()),
+        (Part::ClientSecret, client_secret()),
         (Part::Deployment, deployment(gateway, parameters, settings)),
         (Part::DisruptionBudget, disruption_budget(gateway)),
         (Part::Service, service(gateway, parameters, binds)),
     ];
-    let wanted = |part| part != Part::DisruptionBudget || parameters.pod_disruption_budget;
+    let wanted = |part| match part {
+        Part::DisruptionBudget => parameters.pod_disruption_budget,
+        Part::ClientSecret => settings.ads_tls,
+        Part::ServiceAccount | Part::Deployment | Part::Service => true,
+    };
     let parts = parts.into_iter().filter(|(part, _)| wanted(*part));
     let parts = parts.map(|(part, body)| {
         let full = with_metadata(part, gateway, &key, body);
@@ -179,70 +192,28 @@ fn service_account() -> Value {
     json!({ "automountServiceAccountToken": false })
 }
 
+/// The rest is secret: the writer adds it.
+fn client_secret() -> Value {
+    json!({ "type": "kubernetes.io/tls" })
+}
+
 fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettings) -> Value {
-    let config = bootstrap::make(&settings.ads_hostname, settings.ads_port);
-    let mut args = vec![
-        "--config-yaml".to_owned(),
-        config.to_string(),
-        "--service-node".to_owned(),
-        "$(POD_NAME).$(POD_NAMESPACE)".to_owned(),
-        "--service-cluster".to_owned(),
-        gateway.key.to_string(),
-        "--log-level".to_owned(),
-        "warning".to_owned(),
-    ];
-    if let Some(concurrency) = parameters.concurrency {
-        args.extend(["--concurrency".to_owned(), concurrency.to_string()]);
-    }
     let Parameters {
-        image,
-        image_pull_policy,
+        image: _, // these are of the container
+        image_pull_policy: _,
+        concurrency: _,
+        resources: _,
         image_pull_secrets,
         replicas,
-        concurrency: _, // an argument, above
         service_type: _,
         load_balancer_class: _, // both of the Service
         pod_disruption_budget: _,
         drain_seconds,
-        resources,
         node_selector,
         tolerations,
         pod_security_context,
     } = parameters;
-    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
-    let envoy = json!({
-        "name": "envoy",
-        "image": image.as_ref().unwrap_or(&settings.envoy_image),
-        "args": args,
-        "env": [
-            field("POD_NAME", "metadata.name"),
-            field("POD_NAMESPACE", "metadata.namespace"),
-        ],
-        "ports": [{ "name": "ready", "containerPort": READY_PORT, "protocol": "TCP" }],
-        "readinessProbe": {
-            "httpGet": { "path": "/ready", "port": READY_PORT, "scheme": "HTTP" },
-            "periodSeconds": 1,
-            "timeoutSeconds": 1,
-            "failureThreshold": 3,
-        },
-        // SIGTERM ends Envoy at once: it serves on while Services forget it.
-        "lifecycle": { "preStop": { "sleep": { "seconds": drain_seconds } } },
-        "resources": resources,
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": { "drop": ["ALL"] },
-            "readOnlyRootFilesystem": true,
-        },
-    });
-    let mut envoy = envoy;
-    if let Some(object) = envoy.as_object_mut() {
-        if *drain_seconds == 0 {
-            object.remove("lifecycle"); // the API wants at least a second
-        }
-        if let Some(policy) = image_pull_policy {
-            object.insert("imagePullPolicy".into(), json!(policy));
-        }
-    }
+    let envoy = container(gateway, parameters, settings);
     let (key, selector) = (part_key(gateway), selector(gateway));
     let mut deployment = json!({
         "spec": {
@@ -276,8 +247,70 @@ fn deployment(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettin
         if !tolerations.is_empty() {
             pod.insert("tolerations".into(), json!(tolerations));
         }
+        if settings.ads_tls {
+            // by its name alone: a renewal restarts nothing
+            let volume = json!({ "name": VOLUME, "secret": { "secretName": key.name } });
+            pod.insert("volumes".into(), json!([volume]));
+        }
     }
     deployment
+}
+
+fn container(gateway: &Gateway, parameters: &Parameters, settings: &InfraSettings) -> Value {
+    let credentials = settings.ads_tls.then_some(bootstrap::CREDENTIALS);
+    let config = bootstrap::make(&settings.ads_hostname, settings.ads_port, credentials);
+    let mut args = vec![
+        "--config-yaml".to_owned(),
+        config.to_string(),
+        "--service-node".to_owned(),
+        "$(POD_NAME).$(POD_NAMESPACE)".to_owned(),
+        "--service-cluster".to_owned(),
+        gateway.key.to_string(),
+        "--log-level".to_owned(),
+        "warning".to_owned(),
+    ];
+    if let Some(concurrency) = parameters.concurrency {
+        args.extend(["--concurrency".to_owned(), concurrency.to_string()]);
+    }
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
+    let mut envoy = json!({
+        "name": "envoy",
+        "image": parameters.image.as_ref().unwrap_or(&settings.envoy_image),
+        "args": args,
+        "env": [
+            field("POD_NAME", "metadata.name"),
+            field("POD_NAMESPACE", "metadata.namespace"),
+        ],
+        "ports": [{ "name": "ready", "containerPort": READY_PORT, "protocol": "TCP" }],
+        "readinessProbe": {
+            "httpGet": { "path": "/ready", "port": READY_PORT, "scheme": "HTTP" },
+            "periodSeconds": 1,
+            "timeoutSeconds": 1,
+            "failureThreshold": 3,
+        },
+        // SIGTERM ends Envoy at once: it serves on while Services forget it.
+        "lifecycle": { "preStop": { "sleep": { "seconds": parameters.drain_seconds } } },
+        "resources": parameters.resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "readOnlyRootFilesystem": true,
+        },
+    });
+    if let Some(object) = envoy.as_object_mut() {
+        if parameters.drain_seconds == 0 {
+            object.remove("lifecycle"); // the API wants at least a second
+        }
+        if let Some(policy) = &parameters.image_pull_policy {
+            object.insert("imagePullPolicy".into(), json!(policy));
+        }
+        if settings.ads_tls {
+            let mount =
+                json!({ "name": VOLUME, "mountPath": bootstrap::CREDENTIALS, "readOnly": true });
+            object.insert("volumeMounts".into(), json!([mount]));
+        }
+    }
+    envoy
 }
 
 /// Nodes are drained one Envoy at a time. It is there for any number of them: of one that is alone it forbids nothing, and so
@@ -323,6 +356,7 @@ impl Part {
     pub(crate) fn api(self) -> (&'static str, &'static str) {
         match self {
             Self::ServiceAccount => ("v1", "ServiceAccount"),
+            Self::ClientSecret => ("v1", "Secret"),
             Self::Deployment => ("apps/v1", "Deployment"),
             Self::DisruptionBudget => ("policy/v1", "PodDisruptionBudget"),
             Self::Service => ("v1", "Service"),
@@ -340,6 +374,7 @@ mod tests {
         InfraSettings {
             ads_hostname: "isthmus-gateway.isthmus-system.svc".into(),
             ads_port: 18_000,
+            ads_tls: true,
             envoy_image: "envoyproxy/envoy:distroless-v1.40.0".into(),
         }
     }
@@ -355,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gateway_gets_account_deployment_budget_and_service() {
+    fn each_gateway_gets_account_secret_deployment_budget_and_service() {
         let mut parts = mk_parts(&mk_gateway("gw", Vec::new()));
         // The bootstrap has a test of its own.
         let key = Key::new("ns", "gw-isthmus");
@@ -378,8 +413,36 @@ mod tests {
         parameters.pod_disruption_budget = false;
         let parts = make_parts(&gateway, &parameters, &BTreeMap::new(), &mk_settings());
         let kinds: Vec<Part> = parts.into_keys().map(|(part, _)| part).collect();
-        let all = [Part::ServiceAccount, Part::Deployment, Part::Service];
+        let all = [
+            Part::ServiceAccount,
+            Part::ClientSecret,
+            Part::Deployment,
+            Part::Service,
+        ];
         assert_eq!(kinds, all);
+    }
+
+    /// Without TLS there is nothing to mount, and no Secret.
+    #[test]
+    fn envoys_without_tls_need_no_secret() {
+        let gateway = mk_gateway("gw", Vec::new());
+        let parameters = parameters::of_gateway(&mk_world(), &gateway).unwrap();
+        let parts = |ads_tls| {
+            let settings = InfraSettings {
+                ads_tls,
+                ..mk_settings()
+            };
+            let parts = make_parts(&gateway, &parameters, &BTreeMap::new(), &settings);
+            let deployment = parts[&(Part::Deployment, part_key(&gateway))].to_string();
+            let has_secret = parts.keys().any(|(part, _)| *part == Part::ClientSecret);
+            (
+                has_secret,
+                deployment.contains("ads-credentials"),
+                deployment.contains("/var/run/isthmus"),
+            )
+        };
+        assert_eq!(parts(true), (true, true, true));
+        assert_eq!(parts(false), (false, false, false));
     }
 
     #[test]

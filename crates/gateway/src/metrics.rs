@@ -13,12 +13,30 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::model::Import;
 use crate::select;
 use crate::xds::Kind;
-use crate::xds::ads::server::Proxy;
+use crate::xds::ads::proxies::Proxy;
 use crate::xds::proto::discovery::DeltaDiscoveryResponse;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TypeLabel {
     r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeniedLabel {
+    reason: Denied,
+}
+
+/// Why a connection or stream of ADS is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Denied {
+    /// The certificate is of no Gateway, or of another one.
+    Identity,
+    /// Too many connections.
+    Connections,
+    /// Too many streams of one Gateway.
+    Streams,
+    /// Too many names on one stream.
+    Names,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -64,6 +82,7 @@ pub(crate) struct AdsMetrics {
     responses: Family<TypeLabel, Counter>,
     bytes: Family<TypeLabel, Counter>,
     nacks: Family<TypeLabel, Counter>,
+    denied: Family<DeniedLabel, Counter>,
 }
 
 /// Counted where objects are written.
@@ -90,6 +109,7 @@ impl AdsMetrics {
             responses,
             bytes,
             nacks,
+            denied,
         } = metrics.clone();
         registry.register(
             "gateway_xds_responses",
@@ -103,6 +123,11 @@ impl AdsMetrics {
             bytes,
         );
         registry.register("gateway_xds_nacks", "Resources that Envoys refused", nacks);
+        registry.register(
+            "gateway_xds_denied",
+            "Connections and streams of ADS that were not served, by reason",
+            denied,
+        );
         // a rate needs a zero before the first count
         for kind in Kind::ALL {
             let label = TypeLabel {
@@ -111,6 +136,10 @@ impl AdsMetrics {
             metrics.nacks.get_or_create(&label).inc_by(0);
         }
         metrics
+    }
+
+    pub(crate) fn denied(&self, reason: Denied) {
+        self.denied.get_or_create(&DeniedLabel { reason }).inc();
     }
 
     pub(crate) fn sent(&self, response: &DeltaDiscoveryResponse) {
@@ -148,6 +177,18 @@ impl WriteMetrics {
         self.writes
             .get_or_create(&WriteLabel { kind, result })
             .inc();
+    }
+}
+
+impl EncodeLabelValue for Denied {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let text = match self {
+            Self::Identity => "identity",
+            Self::Connections => "connections",
+            Self::Streams => "streams",
+            Self::Names => "names",
+        };
+        text.encode(encoder)
     }
 }
 
@@ -261,6 +302,7 @@ mod tests {
         let mut registry = Registry::default();
         let ads = AdsMetrics::register(&mut registry);
         ads.refused(Kind::Cluster);
+        ads.denied(Denied::Identity);
         ads.sent(&DeltaDiscoveryResponse::default());
         for what in ["status", "infra"] {
             WriteMetrics::register(&mut registry, what).count("Gateway", WriteResult::Failed);

@@ -49,8 +49,6 @@ pub(crate) struct Settings {
     pub(crate) pod_cidrs: BTreeMap<String, Vec<Cidr>>,
     /// Addresses that no import may name, this host and its link included.
     pub(crate) deny_cidrs: Vec<Cidr>,
-    /// Whether nobody but Envoys reads what they are sent, so that private keys can be among it.
-    pub(crate) private_channel: bool,
 }
 
 /// How EPPs are spoken to when nothing at the EPP says otherwise.

@@ -1,47 +1,76 @@
 //! The program: its tasks, and what ends them.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use kube::Client;
 use process::{Health, Shutdown, admin};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
+use tls::{Acceptor, MadeTls, PortTls, TlsMetrics};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::args::{Args, Config};
 use crate::control::{Control, Decided, SYNCED};
 use crate::debug::DebugView;
 use crate::index::Index;
 use crate::infra::Part;
+use crate::infra::credentials::Credentials;
 use crate::infra::problems::Problems;
 use crate::metrics::{AdsMetrics, ModelMetrics, WriteMetrics};
+use crate::pki::{Authority, SERVER_RENEWAL};
 use crate::queue::Queue;
 use crate::status::{Target, Wanted};
 use crate::watches::{EVENTS, Watches};
 use crate::world::Key;
-use crate::xds::ads::server::{AdsServer, Proxies};
-use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
-use crate::{infra, status};
+use crate::xds::ads::connections::{Limits, Trust, serve};
+use crate::xds::ads::proxies::Proxies;
+use crate::xds::ads::server::AdsServer;
+use crate::{infra, pki, status};
 use moment::Clock;
 
 /// A name for what ended, and how.
 type Ended = (&'static str, anyhow::Result<()>);
 
-/// An Envoy that says nothing for this long is asked, and gone after [`PING_LIMIT`] more.
-const PING: std::time::Duration = std::time::Duration::from_secs(20);
-const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+/// Between two looks at the clock, for the server's own certificate.
+const RENEWAL_LOOK: Duration = Duration::from_mins(1);
 
-/// An Envoy that reconnects names each resource it has, about 100 bytes: 160,000 of them.
-const MAX_REQUEST: usize = 16 << 20;
+/// The ADS port, before it is opened.
+struct Port {
+    address: SocketAddr,
+    host: String,
+    /// Signs its certificate and knows those of Envoys; none without TLS.
+    authority: Option<Authority>,
+    cluster: String,
+    metrics: PortTls,
+}
+
+/// What the tasks count.
+struct Metrics {
+    ads: AdsMetrics,
+    port: PortTls,
+    model: ModelMetrics,
+    /// Of statuses and of infrastructure.
+    writes: (WriteMetrics, WriteMetrics),
+}
+
+/// What ends the program in order.
+struct Ending {
+    health: Health,
+    drain: CancellationToken,
+    stop: CancellationToken,
+    ended: CancellationToken,
+    drain_timeout: Duration,
+}
 
 /// Runs until shutdown.
 ///
@@ -52,14 +81,15 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         settings,
         options,
         infra,
+        cluster_name,
+        namespace,
         ads_address,
         admin_address,
         drain_timeout,
         removal_delay,
     } = args.check()?;
     let mut registry = Registry::default();
-    let ads_metrics = AdsMetrics::register(&mut registry);
-    let model_metrics = ModelMetrics::register(&mut registry);
+    let metrics = Metrics::register(&mut registry);
     let client = Client::try_default()
         .await
         .context("no way to an API server: run in a pod, or set KUBECONFIG")?;
@@ -67,31 +97,45 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on --admin-address {admin_address}"))?;
 
-    let health = Health::new(&[SYNCED]);
+    let (open, ending) = (CancellationToken::new(), Ending::new(drain_timeout));
     let proxies = Proxies::default();
     let debug = DebugView::new(proxies.clone());
-    let [open, stop, drain, ended] = std::array::from_fn(|_| CancellationToken::new());
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
     let (sender, events) = mpsc::channel(EVENTS);
     let problems = Problems::default();
     let mut tasks: JoinSet<Ended> = JoinSet::new();
+    let admin = admin::serve(
+        admin_listener,
+        Arc::new(registry),
+        ending.health.clone(),
+        debug.router(),
+        ending.ended.clone(),
+    );
+    tasks.spawn(async move { ("admin server", admin.await.map_err(Into::into)) });
+    // without it no Envoy can be served, so nothing else begins
+    let authority = tokio::select! {
+        authority = authority(&client, &namespace, infra.ads_tls) => authority,
+        () = shutdown.drain.cancelled() => return Ok(()),
+        Some(task) = tasks.join_next() => return Err(early(task)),
+    };
+    let port = Port {
+        address: ads_address,
+        host: infra.ads_hostname.clone(),
+        authority,
+        cluster: cluster_name,
+        metrics: metrics.port,
+    };
+    let credentials = port.credentials();
     let (status, parts) = spawn_writers(
         &mut tasks,
         &client,
         &settings.controller,
-        &mut registry,
-        &stop,
+        metrics.writes,
+        &ending.stop,
         problems.clone(),
+        credentials.clone(),
     );
-    let admin = admin::serve(
-        admin_listener,
-        Arc::new(registry),
-        health.clone(),
-        debug.router(),
-        ended.clone(),
-    );
-    tasks.spawn(async move { ("admin server", admin.await.map_err(Into::into)) });
-    let private_channel = settings.private_channel;
+    let private_channel = ads_address.ip().is_loopback();
     let control = Control {
         index: Index::default(),
         watches: Watches::start(client, sender),
@@ -104,14 +148,15 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         status,
         parts,
         problems,
-        metrics: model_metrics,
-        health: health.clone(),
+        credentials,
+        metrics: metrics.model,
+        health: ending.health.clone(),
         debug,
         open: open.clone(),
         decided: Decided::default(),
         clock: Clock::start(),
     };
-    let stopped = stop.clone();
+    let stopped = ending.stop.clone();
     tasks.spawn(async move {
         control.run(stopped).await;
         ("control loop", Ok(()))
@@ -119,33 +164,17 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let server = AdsServer {
         snapshots: newest,
         proxies,
-        metrics: ads_metrics,
+        metrics: metrics.ads,
         clock: Clock::start(),
         removal_delay,
-        drain: drain.clone(),
+        limits: Limits::default(),
+        drain: ending.drain.clone(),
         private_channel,
     };
-    let ads = serve_ads(server, ads_address, open, drain.clone());
+    let ads = serve_ads(server, port, open, ending.drain.clone());
     tasks.spawn(async move { ("ADS server", ads.await) });
 
-    tokio::select! {
-        Some(task) = tasks.join_next() => return Err(early(task)),
-        () = shutdown.drain.cancelled() => {}
-    }
-    info!("draining: Envoys keep their configuration");
-    health.drain();
-    drain.cancel();
-    stop.cancel();
-    // The admin server stays last, so that the drain can be seen.
-    tokio::select! {
-        finished = timeout(drain_timeout, finish(tasks, ended)) => {
-            if finished.is_err() {
-                warn!(?drain_timeout, "not everything ended in time");
-            }
-        }
-        () = shutdown.now.cancelled() => {}
-    }
-    Ok(())
+    ending.wait(tasks, shutdown).await
 }
 
 async fn finish(mut tasks: JoinSet<Ended>, ended: CancellationToken) {
@@ -154,26 +183,99 @@ async fn finish(mut tasks: JoinSet<Ended>, ended: CancellationToken) {
     while tasks.join_next().await.is_some() {}
 }
 
+// === impl Port ===
+
+impl Port {
+    /// What the Envoys show that it serves.
+    fn credentials(&self) -> Option<Credentials> {
+        let authority = self.authority.clone()?;
+        Some(Credentials::new(&self.cluster, authority))
+    }
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    fn register(registry: &mut Registry) -> Self {
+        Self {
+            ads: AdsMetrics::register(registry),
+            port: TlsMetrics::register(registry, "gateway").port("ads"),
+            model: ModelMetrics::register(registry),
+            writes: (
+                WriteMetrics::register(registry, "status"),
+                WriteMetrics::register(registry, "infra"),
+            ),
+        }
+    }
+}
+
+// === impl Ending ===
+
+impl Ending {
+    fn new(drain_timeout: Duration) -> Self {
+        Self {
+            health: Health::new(&[SYNCED]),
+            drain: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            drain_timeout,
+        }
+    }
+
+    /// Until shutdown, and then until all has ended; an error where a task ended by itself.
+    async fn wait(self, mut tasks: JoinSet<Ended>, shutdown: Shutdown) -> anyhow::Result<()> {
+        let Self {
+            health,
+            drain,
+            stop,
+            ended,
+            drain_timeout,
+        } = self;
+        tokio::select! {
+            Some(task) = tasks.join_next() => return Err(early(task)),
+            () = shutdown.drain.cancelled() => {}
+        }
+        info!("draining: Envoys keep their configuration");
+        health.drain();
+        drain.cancel();
+        stop.cancel();
+        // The admin server stays last, so that the drain can be seen.
+        tokio::select! {
+            finished = timeout(drain_timeout, finish(tasks, ended)) => {
+                if finished.is_err() {
+                    warn!(?drain_timeout, "not everything ended in time");
+                }
+            }
+            () = shutdown.now.cancelled() => {}
+        }
+        Ok(())
+    }
+}
+
 /// The two queues of writes and the tasks that work on them.
 fn spawn_writers(
     tasks: &mut JoinSet<Ended>,
     client: &Client,
     controller: &str,
-    registry: &mut Registry,
+    (status_metrics, infra_metrics): (WriteMetrics, WriteMetrics),
     stop: &CancellationToken,
     problems: Problems,
+    credentials: Option<Credentials>,
 ) -> (Queue<Target, Wanted>, Queue<(Part, Key), Value>) {
     let (statuses, parts) = (Queue::new(), Queue::new());
-    let metrics = WriteMetrics::register(registry, "status");
-    let write = status::writer::make_writer(client.clone(), controller.to_owned(), metrics);
+    let write = status::writer::make_writer(client.clone(), controller.to_owned(), status_metrics);
     let running = statuses.clone().run(write, stop.clone());
     tasks.spawn(async move {
         running.await;
         ("status writer", Ok(()))
     });
-    let metrics = WriteMetrics::register(registry, "infra");
-    let write =
-        infra::writer::make_writer(client.clone(), controller.to_owned(), metrics, problems);
+    let write = infra::writer::make_writer(
+        client.clone(),
+        controller.to_owned(),
+        infra_metrics,
+        problems,
+        credentials,
+    );
     let running = parts.clone().run(write, stop.clone());
     tasks.spawn(async move {
         running.await;
@@ -182,11 +284,19 @@ fn spawn_writers(
     (statuses, parts)
 }
 
+/// The authority of the control channel, where it uses TLS.
+async fn authority(client: &Client, namespace: &str, is_wanted: bool) -> Option<Authority> {
+    if !is_wanted {
+        return None;
+    }
+    Some(pki::store::load(client, namespace, pki::now).await)
+}
+
 /// Listens only once everything is listed: an Envoy that came earlier would be told that there is
 /// nothing.
 async fn serve_ads(
     server: AdsServer,
-    address: std::net::SocketAddr,
+    port: Port,
     open: CancellationToken,
     drain: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -194,18 +304,62 @@ async fn serve_ads(
         () = open.cancelled() => {}
         () = drain.cancelled() => return Ok(()),
     }
+    let Port {
+        address,
+        host,
+        authority,
+        cluster,
+        metrics,
+    } = port;
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on --ads-address {address}"))?;
-    info!(%address, "serving ADS");
-    let service = AggregatedDiscoveryServiceServer::new(server);
-    Server::builder()
-        .http2_keepalive_interval(Some(PING))
-        .http2_keepalive_timeout(Some(PING_LIMIT))
-        .add_service(service.max_decoding_message_size(MAX_REQUEST))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), drain.cancelled_owned())
-        .await
-        .context("the ADS server failed")
+    info!(%address, tls = authority.is_some(), "serving ADS");
+    let limits = server.limits;
+    let (acceptor, trust, renewed) = match authority {
+        None => (Acceptor::plaintext(), Trust::Anyone, None),
+        Some(authority) => {
+            let issued = authority.issue_server(&host, pki::now())?;
+            let (certificate, key) = (issued.certificate.into_bytes(), issued.key.into_bytes());
+            let ca = authority.pem().as_bytes();
+            let (acceptor, made) = MadeTls::begin(ca, certificate, key, metrics)?;
+            let trust = Trust::Cluster(cluster.into());
+            (acceptor, trust, Some((made, authority)))
+        }
+    };
+    let stop = drain.cancelled_owned();
+    tokio::select! {
+        served = serve(server, listener, acceptor, trust, limits, stop) => {
+            served.context("the ADS server failed")
+        }
+        never = renew(renewed, &host) => match never {},
+    }
+}
+
+/// Gives the server another certificate each half day. By the clock of the wall: a machine that slept has no time left.
+async fn renew(renewed: Option<(MadeTls, Authority)>, host: &str) -> Infallible {
+    let Some((made, authority)) = renewed else {
+        return std::future::pending().await;
+    };
+    let mut last = pki::now();
+    loop {
+        sleep(RENEWAL_LOOK).await;
+        let now = pki::now();
+        if now.abs_diff(last) < SERVER_RENEWAL.as_secs() {
+            continue;
+        }
+        let renewed = authority
+            .issue_server(host, now)
+            .map_err(anyhow::Error::from);
+        let replaced = renewed.and_then(|issued| {
+            let (certificate, key) = (issued.certificate.into_bytes(), issued.key.into_bytes());
+            made.replace(certificate, key).map_err(Into::into)
+        });
+        match replaced {
+            Ok(()) => last = now,
+            Err(error) => error!(error = format!("{error:#}"), "no new certificate for ADS"),
+        }
+    }
 }
 
 fn early(ended: Result<Ended, tokio::task::JoinError>) -> anyhow::Error {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, future::ready};
-use rustls::{CertificateError, Error};
+use rustls::{CertificateError, Error, pki_types::CertificateDer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -143,6 +143,14 @@ impl MaybeTls {
         match self {
             Self::Plain(tcp) => tcp,
             Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+
+    /// The certificate that the client has shown and that was verified, where one was requested.
+    pub fn client_certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => tls.get_ref().1.peer_certificates()?.first(),
         }
     }
 }

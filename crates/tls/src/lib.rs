@@ -14,6 +14,8 @@
 mod accept;
 mod clients;
 mod files;
+mod info;
+mod made;
 mod metrics;
 mod pair;
 #[cfg(any(test, feature = "test-util"))]
@@ -35,6 +37,8 @@ use rustls::{
 pub use accept::{Acceptor, HandshakeError, MaybeTls};
 pub use clients::{CaError, San, SanError};
 pub use files::{TlsError, TlsFiles, TlsReload};
+pub use info::CertificateInfo;
+pub use made::MadeTls;
 pub use metrics::{PortTls, TlsMetrics};
 pub use pair::PairError;
 pub use trust::{Trust, TrustError, TrustFiles, TrustReload};

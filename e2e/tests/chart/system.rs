@@ -1,7 +1,7 @@
 //! Isthmus in two clusters by its charts alone: with the rights that they give and no others, and where no pod is let in that
 //! Pod Security admission would not let in at its strictest level.
 
-use std::{cell::Cell, io::Write as _, time::Duration};
+use std::{cell::Cell, collections::BTreeSet, io::Write as _, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use crd::InferencePoolImport;
@@ -98,6 +98,28 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
     })
     .await?;
 
+    let call = |verb: &str, namespace: &str| (verb.to_owned(), namespace.to_owned());
+    let secrets = [
+        call("create", isthmus::NAMESPACE),
+        call("get", isthmus::NAMESPACE),
+        call("get", NAMESPACE),
+        call("patch", NAMESPACE),
+    ];
+    eventually(
+        "the gateway keeps its authority and Envoys' Secrets",
+        SOON,
+        async || {
+            let used =
+                secrets_that_the_gateway_used(stand).map_err(|error| format!("{error:#}"))?;
+            if used == BTreeSet::from(secrets.clone()) {
+                Ok(())
+            } else {
+                Err(format!("{used:?}"))
+            }
+        },
+    )
+    .await?;
+
     let upgrade = async {
         let change = ["--reset-then-reuse-values", "--set", CHANGE];
         let said = helm_on(stand, west, SYSTEM, "upgrade", &change).await?;
@@ -151,6 +173,27 @@ pub(crate) async fn a_pool_is_reached_from_another_cluster_and_outlives_the_rele
     )
     .await?;
     Ok(())
+}
+
+/// Verbs and namespaces of what the gateway has done with single Secrets.
+///
+/// # Errors
+/// When one of its calls, of whatever kind, was denied.
+fn secrets_that_the_gateway_used(stand: &Stand) -> Result<BTreeSet<(String, String)>> {
+    let account = format!(
+        "system:serviceaccount:{0}:{1}",
+        isthmus::NAMESPACE,
+        isthmus::GATEWAY
+    );
+    let calls = stand.testbed.calls(stand.home.name())?.into_iter();
+    let calls: Vec<_> = calls.filter(|call| call.user == account).collect();
+    let denied: Vec<_> = calls.iter().filter(|call| call.denied).collect();
+    ensure!(denied.is_empty(), "{denied:?}");
+    let single = calls.into_iter().filter(|call| {
+        let is_single = !["list", "watch"].contains(&&*call.verb);
+        call.resource == "secrets" && is_single
+    });
+    Ok(single.map(|call| (call.verb, call.namespace)).collect())
 }
 
 /// Uninstalls the system and the definitions at home; the `InferencePoolImport` stays.

@@ -4,14 +4,18 @@ use std::future::Future;
 use std::pin::Pin;
 
 use foreign_text::{MAX_MESSAGE, clipped};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::metrics::{WriteMetrics, WriteResult};
+use crate::pki;
 use crate::world::Key;
 
+use super::credentials::Credentials;
 use super::problems::{Problem, Problems, Why};
 use super::{Part, controlling_gateway};
 
@@ -19,26 +23,35 @@ use super::{Part, controlling_gateway};
 type Writing = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// One write per call, of the whole object as we want it; it fails over an object that the Gateway
-/// does not control.
+/// does not control. Secrets are wanted only where there are `credentials`.
 pub(crate) fn make_writer(
     client: Client,
     manager: String,
     metrics: WriteMetrics,
     problems: Problems,
+    credentials: Option<Credentials>,
 ) -> impl Fn((Part, Key), Value) -> Writing {
     move |(part, key), body| {
         let (client, manager, metrics) = (client.clone(), manager.clone(), metrics.clone());
-        let problems = problems.clone();
+        let (problems, credentials) = (problems.clone(), credentials.clone());
         Box::pin(async move {
             let (api_version, kind) = part.api();
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
             let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-            let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
             let gateway = gateway_of(&key, &body);
-            let there = api.get_metadata_opt(&key.name).await;
-            let there = there.map_err(|error| error.to_string())?;
-            let is_foreign = there.is_some_and(|object| !is_of(&object.metadata, &gateway));
             let id = (part, key.clone());
+            let secrets: Api<Secret> = Api::namespaced(client.clone(), &key.namespace);
+            let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
+            let (there, secret) = if part == Part::ClientSecret {
+                let there = secrets.get_opt(&key.name).await;
+                let there = there.map_err(|error| noted(&problems, &id, &gateway, &error))?;
+                (there.as_ref().map(|object| object.metadata.clone()), there)
+            } else {
+                let there = api.get_metadata_opt(&key.name).await;
+                let there = there.map_err(|error| error.to_string())?;
+                (there.map(|object| object.metadata), None)
+            };
+            let is_foreign = there.is_some_and(|meta| !is_of(&meta, &gateway));
             if is_foreign && part == Part::DisruptionBudget {
                 problems.forget(&id);
                 return Ok(()); // one that somebody made serves as well
@@ -49,19 +62,33 @@ pub(crate) fn make_writer(
                 metrics.count(kind, WriteResult::Failed);
                 return Err(format!("{kind} {key} exists and is another's"));
             }
+            let mut wanted = None;
+            let mut body = body;
+            if let Some(credentials) = credentials.filter(|_| part == Part::ClientSecret) {
+                let filled = credentials.fill(&gateway, &body, secret.as_ref(), pki::now());
+                let filled = filled.map_err(|error| format!("{kind} {key}: {error}"))?;
+                let Some(full) = filled else {
+                    problems.forget(&id);
+                    credentials.note_good(key, body, Instant::now());
+                    metrics.count(kind, WriteResult::Unneeded);
+                    return Ok(());
+                };
+                let bare = std::mem::replace(&mut body, full);
+                wanted = Some((credentials, bare));
+            }
             // Fields that others set on what is the Gateway's are ours to say.
             let params = PatchParams::apply(&manager).force();
             let result = api.patch(&key.name, &params, &Patch::Apply(&body)).await;
             let counted = match &result {
                 Ok(_) => {
                     problems.forget(&id);
+                    if let Some((credentials, bare)) = wanted {
+                        credentials.note_good(key, bare, Instant::now());
+                    }
                     WriteResult::Written
                 }
                 Err(error) => {
-                    if let Some(message) = refusal(error) {
-                        let why = Why::Refused(message);
-                        problems.note(id, Problem { gateway, why });
-                    }
+                    noted(&problems, &id, &gateway, error);
                     WriteResult::Failed
                 }
             };
@@ -69,6 +96,16 @@ pub(crate) fn make_writer(
             result.map(drop).map_err(|error| error.to_string())
         })
     }
+}
+
+/// The error as text; one that has to do with the object itself is reported.
+fn noted(problems: &Problems, id: &(Part, Key), gateway: &Key, error: &kube::Error) -> String {
+    if let Some(message) = refusal(error) {
+        let why = Why::Refused(message);
+        let gateway = gateway.clone();
+        problems.note(id.clone(), Problem { gateway, why });
+    }
+    error.to_string()
 }
 
 /// What the API server has against the object itself; another time it would say the same.
@@ -104,6 +141,7 @@ mod tests {
 
     use super::*;
     use crate::infra::problems::Reports;
+    use crate::pki::Authority;
 
     fn mk_meta(kind: &str, name: &str, controller: bool) -> ObjectMeta {
         let meta = json!({ "ownerReferences": [{
@@ -152,7 +190,15 @@ mod tests {
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = WriteMetrics::register(&mut registry, "infra");
         let client = Client::new(service, "default");
-        let write = make_writer(client, "isthmus".to_owned(), metrics, problems.clone());
+        let credentials = Credentials::new("west", Authority::make(pki::now()).unwrap().0);
+        let manager = "isthmus".to_owned();
+        let write = make_writer(
+            client,
+            manager,
+            metrics,
+            problems.clone(),
+            Some(credentials),
+        );
         let body = json!({ "metadata": mk_meta("Gateway", "gw", true) });
         let writing = write((part, Key::new("ns", "gw-isthmus")), body);
         let answering = async {
@@ -187,15 +233,21 @@ mod tests {
         "/apis/policy/v1/namespaces/ns/poddisruptionbudgets/gw-isthmus",
         false
     )]
+    #[case::secret(Part::ClientSecret, "/api/v1/namespaces/ns/secrets/gw-isthmus", true)]
     #[tokio::test]
     async fn object_without_our_owner_is_looked_at_and_left(
         #[case] part: Part,
         #[case] path: &str,
         #[case] is_problem: bool,
     ) {
+        // of a Secret all is read, of the others the metadata
+        let (api_version, kind) = match part {
+            Part::ClientSecret => part.api(),
+            _ => ("meta.k8s.io/v1", "PartialObjectMetadata"),
+        };
         let theirs = json!({
-            "apiVersion": "meta.k8s.io/v1",
-            "kind": "PartialObjectMetadata",
+            "apiVersion": api_version,
+            "kind": kind,
             "metadata": {"namespace": "ns", "name": "gw-isthmus"},
         });
         let (result, seen, reports) = write(part, vec![(200, theirs)]).await;

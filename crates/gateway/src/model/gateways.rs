@@ -46,8 +46,6 @@ pub(crate) struct OurListener<'a> {
     pub(crate) problem: Option<ListenerProblem>,
     /// Where its protocol needs them.
     pub(crate) certificates: Option<Certificates>,
-    /// It has certificates, and Envoys cannot get their keys in private.
-    pub(crate) withheld: bool,
     /// Other listeners of its port with TLS that have some of its hosts.
     pub(crate) overlaps: Vec<&'a str>,
     /// HTTPRoute is among its kinds.
@@ -74,11 +72,11 @@ pub(crate) fn ours<'a>(world: &'a World, settings: &Settings) -> BTreeMap<Key, O
         .gateways
         .iter()
         .filter(|(_, gateway)| is_ours(world, &settings.controller, &gateway.class))
-        .map(|(key, gateway)| (key.clone(), examine(world, settings, gateway)))
+        .map(|(key, gateway)| (key.clone(), examine(world, gateway)))
         .collect()
 }
 
-fn examine<'a>(world: &'a World, settings: &Settings, gateway: &'a Gateway) -> OurGateway<'a> {
+fn examine<'a>(world: &'a World, gateway: &'a Gateway) -> OurGateway<'a> {
     let (drain_seconds, bad_parameters) = match parameters::of_gateway(world, gateway) {
         Ok(parameters) => (parameters.drain_seconds, None),
         Err(bad) => (0, Some(bad)),
@@ -94,7 +92,6 @@ fn examine<'a>(world: &'a World, settings: &Settings, gateway: &'a Gateway) -> O
                 listener,
                 hostname: Hostname::parse(listener.hostname.as_deref()),
                 problem: problem(gateway, listener),
-                withheld: certificates.is_some() && !settings.private_channel,
                 overlaps: overlaps(gateway, listener),
                 certificates,
                 serves_http_routes: http
@@ -209,7 +206,7 @@ impl OurListener<'_> {
 
     /// `None`: no connection can be served.
     pub(crate) fn protocol(&self) -> Option<Protocol> {
-        if self.problem.is_some() || self.withheld {
+        if self.problem.is_some() {
             return None;
         }
         match &self.certificates {

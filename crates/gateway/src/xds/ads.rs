@@ -25,6 +25,9 @@ use moment::Moment;
 
 use super::{Kind, Resource, Snapshot};
 
+pub(crate) mod connections;
+pub(crate) mod proxies;
+pub(crate) mod ready;
 pub(crate) mod server;
 mod state;
 mod view;
@@ -113,7 +116,7 @@ pub(crate) struct Ads {
 // === impl Ads ===
 
 impl Ads {
-    /// `quarantine`: what Envoys of the Gateway refused before.
+    /// `quarantine`: what other Envoys of the Gateway agree on refusing.
     pub(crate) fn new(removal_delay: Duration, quarantine: BTreeSet<(Kind, String, u64)>) -> Self {
         Self {
             removal_delay,

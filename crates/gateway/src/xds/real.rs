@@ -11,6 +11,8 @@ use crate::infra::parameters;
 use crate::world::World;
 
 mod bed;
+mod control_channel;
+mod credentials;
 mod epp;
 mod errors;
 mod headers;

@@ -132,9 +132,6 @@ fn listener(
         Cond::no(PROGRAMMED, "Invalid", message, generation)
     } else if one.problem.is_some() || !one.serves_http_routes || !ours.accepted() {
         Cond::no(PROGRAMMED, "Invalid", "it cannot serve routes", generation)
-    } else if one.withheld {
-        let message = "private keys are not sent to Envoys where others can read them: serve ADS with mutual TLS (--ads-tls)";
-        Cond::no(PROGRAMMED, "Invalid", message, generation)
     } else if one.protocol().is_none() {
         let bad = one.bad_certificate().map(ToString::to_string);
         let message = format!("it has no certificate: {}", bad.unwrap_or_default());

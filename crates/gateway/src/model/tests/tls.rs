@@ -231,25 +231,6 @@ fn certificate_that_is_good_is_served_beside_one_that_is_not() {
     assert_eq!(certificates, [&key("other")]);
 }
 
-#[test]
-fn no_key_is_in_a_model_whose_envoys_others_can_listen_to() {
-    let world = mk_tls_world(vec![
-        mk_https_listener("https", 443, None, &["cert"]),
-        mk_listener("http", 80, None),
-    ]);
-    let settings = Settings {
-        private_channel: false,
-        ..mk_settings()
-    };
-    let listener = &listeners(&world, &settings)[0];
-    let says = say(&listener.conditions);
-    assert!(has(&says, "ResolvedRefs=True/ResolvedRefs"), "{says:?}");
-    assert!(has(&says, "Programmed=False/Invalid"), "{says:?}");
-    assert!(listener.conditions[3].message.contains("--ads-tls"));
-    let (models, _) = build(&world, &settings);
-    assert!(models[0].certificates.is_empty() && models[0].ports[&443].chains.is_empty());
-}
-
 #[rstest]
 #[case(("HTTP", None), "ProtocolConflict")]
 #[case(("TCP", None), "ProtocolConflict")]

@@ -1,18 +1,17 @@
 //! The state machine on the wire: one tonic stream per Envoy.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, stream};
-use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request as Call, Response as Answer, Status, Streaming};
+use tonic::{Code, Request as Call, Response as Answer, Status, Streaming};
 use tracing::{debug, info, warn};
 
-use crate::metrics::AdsMetrics;
+use crate::metrics::{AdsMetrics, Denied};
 use crate::text::quoted;
 use crate::world::Key;
 use crate::xds::proto::core::Node;
@@ -24,10 +23,16 @@ use crate::xds::proto::{core, google};
 use crate::xds::{Kind, Snapshot};
 use moment::Clock;
 
+use super::connections::{Limits, Peer, Who};
+use super::proxies::{Proxies, Proxy, TooMany};
+use super::view::MAX_NAMES;
 use super::{Ads, Effect, Input, Refusal, Request, Response};
 
 /// An Envoy that opens a stream says at once who it is.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// A node id is the names of a pod and of its namespace.
+const MAX_NODE_ID: usize = 512;
 
 /// The first Envoy that has everything we send (`selected_host_key`).
 const OLDEST_ENVOY: (u32, u32, u32) = (1, 38, 2);
@@ -43,44 +48,11 @@ pub(crate) struct AdsServer {
     pub(crate) metrics: AdsMetrics,
     pub(crate) clock: Clock,
     pub(crate) removal_delay: Duration,
+    pub(crate) limits: Limits,
     /// Ends every stream, so that Envoys go to another replica.
     pub(crate) drain: CancellationToken,
-    /// Nobody but Envoys reads what they are sent.
+    /// Only this host reaches the port, so that nobody else reads what goes over it without TLS.
     pub(crate) private_channel: bool,
-}
-
-/// The connected Envoys and what they refused.
-#[derive(Clone, Default)]
-pub(crate) struct Proxies {
-    state: Arc<Mutex<ProxiesState>>,
-    changed: Arc<Notify>,
-}
-
-#[derive(Default)]
-struct ProxiesState {
-    next: u64,
-    connected: BTreeMap<u64, Proxy>,
-    refused: BTreeMap<Key, BTreeMap<(Kind, String, u64), Refused>>,
-}
-
-/// Why a resource is refused.
-#[derive(Clone, Debug)]
-struct Refused {
-    message: String,
-    /// It is tried again, so not kept from other Envoys.
-    passing: bool,
-}
-
-/// One connected Envoy, for `/debug/xds` and metrics.
-#[derive(Clone, Debug)]
-pub(crate) struct Proxy {
-    pub(crate) gateway: Key,
-    pub(crate) node: String,
-    pub(crate) version: String,
-    /// It has all it can have of the newest snapshot.
-    pub(crate) current: bool,
-    /// Acknowledged versions by type and name.
-    pub(crate) acknowledged: BTreeMap<&'static str, BTreeMap<String, u64>>,
 }
 
 /// One stream; the proxy is forgotten with it.
@@ -95,6 +67,8 @@ struct Session {
     may_have_secrets: bool,
     /// At most one response per type and step.
     outbox: VecDeque<Response>,
+    /// Why the stream ends.
+    end: Option<Status>,
 }
 
 type Responses = Pin<Box<dyn Stream<Item = Result<DeltaDiscoveryResponse, Status>> + Send>>;
@@ -120,43 +94,55 @@ impl AggregatedDiscoveryService for AdsServer {
         &self,
         call: Call<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Answer<Responses>, Status> {
+        // a connection that nobody has looked at is nobody's
+        let peer = call.extensions().get::<Peer>().cloned();
         let mut requests = call.into_inner();
         let first = tokio::time::timeout(FIRST_REQUEST_LIMIT, requests.message())
             .await
             .map_err(|_| Status::deadline_exceeded("no first request"))??
             .ok_or_else(|| Status::invalid_argument("the stream ended before a request"))?;
-        let (gateway, proxy) = identify(first.node.as_ref())?;
-        info!(%gateway, node = proxy.node, version = proxy.version, "Envoy connected");
-        let quarantine = self.proxies.quarantine(&gateway);
+        let (gateway, proxy) =
+            identify(first.node.as_ref(), peer.as_ref()).inspect_err(|status| {
+                if status.code() == Code::PermissionDenied {
+                    warn!(?peer, %status, "a stream of ADS is denied");
+                    self.metrics.denied(Denied::Identity);
+                }
+            })?;
+        let (node, version) = (proxy.node.clone(), proxy.version.clone());
+        let may_have_secrets = proxy.authenticated || self.private_channel;
+        let connected = self.proxies.connect(proxy, self.limits.of_gateway);
+        let (id, quarantine) = connected.map_err(|TooMany| {
+            self.metrics.denied(Denied::Streams);
+            let most = self.limits.of_gateway;
+            Status::resource_exhausted(format!("Gateway {gateway} has {most} streams already"))
+        })?;
+        info!(%gateway, node, version, "Envoy connected");
         let mut session = Session {
-            id: self.proxies.connect(proxy),
+            id,
             ads: Ads::new(self.removal_delay, quarantine),
             server: self.clone(),
             requests,
             gateway,
             given: None,
-            may_have_secrets: self.may_have_secrets(),
+            may_have_secrets,
             outbox: VecDeque::new(),
+            end: None,
         };
         session.take_snapshot();
-        session.step(Input::Request(decode(first)));
-        let responses = stream::unfold(session, |mut session| async move {
-            let response = session.next().await?;
-            Some((Ok(response), session))
+        session.request(decode(first));
+        let responses = stream::unfold(Some(session), |session| async move {
+            let mut session = session?;
+            match session.next().await? {
+                Ok(response) => Some((Ok(response), Some(session))),
+                Err(status) => Some((Err(status), None)),
+            }
         });
         Ok(Answer::new(Box::pin(responses)))
     }
 }
 
-impl AdsServer {
-    /// Whether a stream gets private keys: the one place that decides it.
-    fn may_have_secrets(&self) -> bool {
-        self.private_channel
-    }
-}
-
-/// The Gateway that the Envoy serves, from `node.cluster`.
-fn identify(node: Option<&Node>) -> Result<(Key, Proxy), Status> {
+/// The Gateway that the Envoy serves: `node.cluster`, which must be what its certificate says.
+fn identify(node: Option<&Node>, peer: Option<&Peer>) -> Result<(Key, Proxy), Status> {
     let node = node.ok_or_else(|| Status::invalid_argument("the first request has no node"))?;
     let gateway = match node.cluster.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
@@ -170,6 +156,22 @@ fn identify(node: Option<&Node>) -> Result<(Key, Proxy), Status> {
             return Err(Status::invalid_argument(text));
         }
     };
+    let denied = || {
+        let text = format!(
+            "the certificate is not of Gateway {gateway}, which node.cluster names: Envoys show that of the Secret of their Gateway"
+        );
+        Status::permission_denied(text)
+    };
+    let peer = peer.ok_or_else(denied)?;
+    let authenticated = match &peer.who {
+        Who::Anyone => false,
+        Who::Gateway(of) if *of == gateway => true,
+        Who::Gateway(_) | Who::Nobody => return Err(denied()),
+    };
+    if node.id.len() > MAX_NODE_ID {
+        let text = format!("node.id has more than {MAX_NODE_ID} bytes");
+        return Err(Status::invalid_argument(text));
+    }
     let version = match &node.user_agent_version_type {
         Some(core::node::UserAgentVersionType::UserAgentBuildVersion(build)) => build
             .version
@@ -188,6 +190,8 @@ fn identify(node: Option<&Node>) -> Result<(Key, Proxy), Status> {
         gateway: gateway.clone(),
         node: node.id.clone(),
         version: version.unwrap_or_else(|| "unknown".to_owned()),
+        connection: peer.connection,
+        authenticated,
         current: false,
         acknowledged: BTreeMap::new(),
     };
@@ -238,13 +242,16 @@ pub(crate) fn version_text(version: u64) -> String {
 // === impl Session ===
 
 impl Session {
-    /// The next response; none when the stream is over.
-    async fn next(&mut self) -> Option<DeltaDiscoveryResponse> {
+    /// The next response, or why the stream ends; none when Envoy has ended it.
+    async fn next(&mut self) -> Option<Result<DeltaDiscoveryResponse, Status>> {
         loop {
+            if let Some(status) = self.end.take() {
+                return Some(Err(status));
+            }
             if let Some(response) = self.outbox.pop_front() {
                 let encoded = encode(response);
                 self.server.metrics.sent(&encoded);
-                return Some(encoded);
+                return Some(Ok(encoded));
             }
             let clock = self.server.clock;
             let wake = self.ads.wake_at(clock.now());
@@ -257,7 +264,7 @@ impl Session {
             tokio::select! {
                 () = self.server.drain.cancelled() => return None,
                 message = self.requests.message() => match message {
-                    Ok(Some(request)) => self.step(Input::Request(decode(request))),
+                    Ok(Some(request)) => self.request(decode(request)),
                     Ok(None) => return None,
                     Err(status) => {
                         debug!(gateway = %self.gateway, %status, "Envoy's stream broke");
@@ -296,6 +303,17 @@ impl Session {
         }
     }
 
+    fn request(&mut self, request: Request) {
+        if self.ads.is_too_much(&request) {
+            warn!(gateway = %self.gateway, "an Envoy names too many resources");
+            self.server.metrics.denied(Denied::Names);
+            let text = format!("more than {MAX_NAMES} names of resources, or too long ones");
+            self.end = Some(Status::resource_exhausted(text));
+            return;
+        }
+        self.step(Input::Request(request));
+    }
+
     fn step(&mut self, input: Input) {
         for effect in self.ads.on(input, self.server.clock.now()) {
             match effect {
@@ -311,12 +329,12 @@ impl Session {
                     let kind = kind.as_str();
                     warn!(gateway = %self.gateway, kind, name, message, passing, "Envoy refused a resource");
                     self.server.metrics.refused(refusal.kind);
-                    self.server.proxies.refuse(&self.gateway, refusal);
+                    self.server.proxies.refuse(self.id, refusal);
                 }
                 Effect::Recovered(kind, name, version) => {
                     info!(gateway = %self.gateway, kind = kind.as_str(), name, "Envoy took it at last");
                     let id = (kind, name, version);
-                    self.server.proxies.recover(&self.gateway, &id);
+                    self.server.proxies.recover(self.id, &id);
                 }
             }
         }
@@ -328,94 +346,5 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.server.proxies.disconnect(self.id);
         info!(gateway = %self.gateway, "Envoy disconnected");
-    }
-}
-
-// === impl Proxies ===
-
-impl Proxies {
-    /// Comes back when what Envoys refuse has changed.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
-    pub(crate) fn connected(&self) -> Vec<Proxy> {
-        self.state.lock().connected.values().cloned().collect()
-    }
-
-    /// What Envoys refuse of these snapshots; older refusals are forgotten.
-    pub(crate) fn refused(
-        &self,
-        snapshots: &BTreeMap<Key, Arc<Snapshot>>,
-    ) -> BTreeMap<Key, BTreeMap<(Kind, String, u64), String>> {
-        let mut state = self.state.lock();
-        state.refused.retain(|gateway, refused| {
-            let snapshot = snapshots.get(gateway);
-            refused.retain(|(kind, name, version), _| {
-                let now = snapshot.and_then(|snapshot| snapshot.of(*kind).get(name));
-                now.is_some_and(|resource| resource.version == *version)
-            });
-            !refused.is_empty()
-        });
-        let messages = state.refused.iter().map(|(gateway, refused)| {
-            let refused = refused.iter();
-            let refused = refused.map(|(id, why)| (id.clone(), why.message.clone()));
-            (gateway.clone(), refused.collect())
-        });
-        messages.collect()
-    }
-
-    fn quarantine(&self, gateway: &Key) -> BTreeSet<(Kind, String, u64)> {
-        let state = self.state.lock();
-        let refused = state.refused.get(gateway).into_iter();
-        let lasting = refused.flatten().filter(|(_, why)| !why.passing);
-        lasting.map(|(id, _)| id.clone()).collect()
-    }
-
-    fn recover(&self, gateway: &Key, id: &(Kind, String, u64)) {
-        let mut state = self.state.lock();
-        let known = state.refused.get_mut(gateway);
-        let was_refused = known.is_some_and(|refused| refused.remove(id).is_some());
-        drop(state);
-        if was_refused {
-            self.changed.notify_one();
-        }
-    }
-
-    fn refuse(&self, gateway: &Key, refusal: Refusal) {
-        let Refusal {
-            kind,
-            name,
-            version,
-            message,
-            passing,
-        } = refusal;
-        let mut state = self.state.lock();
-        let refused = state.refused.entry(gateway.clone()).or_default();
-        refused.insert((kind, name, version), Refused { message, passing });
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    fn connect(&self, proxy: Proxy) -> u64 {
-        let mut state = self.state.lock();
-        state.next += 1;
-        let id = state.next;
-        state.connected.insert(id, proxy);
-        id
-    }
-
-    fn update(&self, id: u64, ads: &Ads) {
-        let acknowledged = Kind::ALL
-            .iter()
-            .map(|kind| (kind.as_str(), ads.acknowledged(*kind)));
-        if let Some(proxy) = self.state.lock().connected.get_mut(&id) {
-            proxy.current = ads.is_current();
-            proxy.acknowledged = acknowledged.collect();
-        }
-    }
-
-    fn disconnect(&self, id: u64) {
-        self.state.lock().connected.remove(&id);
     }
 }

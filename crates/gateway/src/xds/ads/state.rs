@@ -7,6 +7,8 @@ use std::time::Duration;
 use crate::xds::{Kind, Resource};
 use moment::Moment;
 
+use super::view::{larger, size};
+
 /// The first wait before a listener is sent again, then doubled: another one's removal, which makes
 /// its port free, takes Envoy a few milliseconds.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -96,6 +98,11 @@ impl TypeState {
                 self.known.remove(&name);
             }
         }
+    }
+
+    /// How many names are kept, and their bytes: most names are in both.
+    pub(super) fn names(&self) -> (usize, usize) {
+        larger(size(self.subscribed.iter()), size(self.known.keys()))
     }
 
     /// Envoy has some version of it, or will when it has read all we sent.

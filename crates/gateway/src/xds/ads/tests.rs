@@ -9,7 +9,9 @@ use bytes::Bytes;
 use super::*;
 
 mod random;
+mod readiness;
 mod refusals;
+mod wire;
 
 const DELAY: Duration = Duration::from_secs(30);
 

@@ -6,9 +6,46 @@ use std::sync::Arc;
 use crate::xds::{Kind, Resource};
 use moment::Moment;
 
-use super::{ACK_LIMIT, Ads};
+use super::{ACK_LIMIT, Ads, Request, TypeState, is_edge, ready};
+
+/// Names that one Envoy may have asked for, of all types: those of 10,000 clusters with their assignments, listeners and route
+/// tables.
+pub(crate) const MAX_NAMES: usize = 40_000;
+
+/// Their bytes: 200 for each.
+pub(crate) const MAX_NAME_BYTES: usize = 8_000_000;
 
 impl Ads {
+    /// Whether the request names more than one Envoy has a use for.
+    pub(crate) fn is_too_much(&self, request: &Request) -> bool {
+        if request.subscribe.is_empty() && request.initial.is_empty() {
+            return false;
+        }
+        let held = self.types.iter().map(TypeState::names);
+        let more = larger(size(request.subscribe.iter()), size(request.initial.keys()));
+        let add = |(count, bytes), (more, length)| (count + more, bytes + length);
+        let (count, bytes): (usize, usize) = held.chain([more]).fold((0, 0), add);
+        count > MAX_NAMES || bytes > MAX_NAME_BYTES
+    }
+
+    /// Whether Envoy can serve an edge of its Gateway, or there is none to serve.
+    pub(super) fn serves(&self) -> bool {
+        let Some(snapshot) = &self.snapshot else {
+            return false;
+        };
+        let has = |kind: Kind, name: &str| {
+            let known = &self.types[kind as usize].known;
+            known.get(name).is_some_and(Option::is_some)
+        };
+        let mut edges = snapshot
+            .listeners
+            .keys()
+            .filter(|name| is_edge(name))
+            .peekable();
+        edges.peek().is_none()
+            || edges.any(|name| has(Kind::Listener, name) && has(Kind::Routes, name))
+    }
+
     /// What Envoy has and the snapshot has not.
     pub(super) fn gone(&self, kind: Kind) -> Vec<String> {
         let Some(snapshot) = &self.snapshot else {
@@ -77,7 +114,16 @@ impl Ads {
         };
         for name in candidates.into_iter().filter(|name| wanted(name)) {
             let known = state.known.get(name);
-            match all.get(name) {
+            let is_ready = kind == Kind::Routes && name == ready::READY;
+            if is_ready && !self.serves() {
+                continue; // it is sent later, and is not absent
+            }
+            let found = if is_ready {
+                Some(ready::table())
+            } else {
+                all.get(name)
+            };
+            match found {
                 Some(resource) => {
                     let again = kind == Kind::Endpoints && self.repush.contains(name);
                     let has = known == Some(&Some(resource.version));
@@ -95,4 +141,15 @@ impl Ads {
         }
         pending
     }
+}
+
+pub(super) fn larger(a: (usize, usize), b: (usize, usize)) -> (usize, usize) {
+    (a.0.max(b.0), a.1.max(b.1))
+}
+
+/// How many names, and their bytes.
+pub(super) fn size<'a>(names: impl Iterator<Item = &'a String>) -> (usize, usize) {
+    names.fold((0, 0), |(count, bytes), name| {
+        (count + 1, bytes + name.len())
+    })
 }

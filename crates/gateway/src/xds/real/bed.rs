@@ -8,10 +8,11 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use crd::networks::Cidr;
+use tls::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -25,13 +26,16 @@ use crate::infra::bootstrap;
 use crate::metrics::AdsMetrics;
 use crate::model::{Settings, build};
 use crate::world::{Endpoints, World};
-use crate::xds::ads::server::{AdsServer, Proxies, Snapshots};
-use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
-use crate::xds::{Options, Snapshot, assign, translate};
+use crate::xds::ads::connections::{Limits, Trust, serve};
+use crate::xds::ads::proxies::Proxies;
+use crate::xds::ads::server::{AdsServer, Snapshots};
+use crate::xds::proto::listener::Listener;
+use crate::xds::{Options, Resource, Snapshot, assign, translate};
 use moment::Clock;
 
 use crate::xds::tests::find_envoy;
 
+use super::credentials::Credentials;
 use super::epp::{Behaviour, Epp};
 use super::pod::{self, STREAM, Seen};
 
@@ -55,6 +59,11 @@ pub(super) struct Bed {
     tasks: JoinSet<()>,
     pub(super) envoy: Envoy,
     snapshots: watch::Sender<Snapshots>,
+    ads: (SocketAddr, AbortHandle),
+    /// Of a bed with TLS.
+    pub(super) credentials: Option<Credentials>,
+    /// Envoy is sent edges that it refuses.
+    pub(super) is_spoiled: bool,
     pub(super) proxies: Proxies,
     pub(super) world: World,
     pub(super) endpoints: Endpoints,
@@ -68,6 +77,8 @@ pub(super) struct Bed {
 
 pub(super) struct Envoy {
     pub(super) child: Child,
+    /// Where it answers probes.
+    pub(super) ready: u16,
     _directory: tempfile::TempDir,
 }
 
@@ -83,11 +94,22 @@ pub(super) struct Answer {
 
 impl Bed {
     pub(super) async fn start(change: impl FnOnce(&mut World)) -> Self {
-        Self::start_over(true, change).await
+        let bed = Self::launch(change, None, false, true).await;
+        bed.wait("the edge answers", || async {
+            let edge = (Ipv4Addr::LOCALHOST, bed.edge);
+            TcpStream::connect(edge).await.is_ok()
+        })
+        .await;
+        bed
     }
 
-    /// Over a channel that may be one that others can read.
-    pub(super) async fn start_over(private_channel: bool, change: impl FnOnce(&mut World)) -> Self {
+    /// The same, but Envoy need not serve anything yet, and others may read what it is sent where that is not private.
+    pub(super) async fn launch(
+        change: impl FnOnce(&mut World),
+        credentials: Option<Credentials>,
+        is_spoiled: bool,
+        is_private: bool,
+    ) -> Self {
         let binary = find_envoy();
         let (edge, pods, picker) = (free_port().await, free_port().await, free_port().await);
         let mut world = mk_world();
@@ -136,29 +158,17 @@ impl Bed {
         }
         let (snapshots, newest) = watch::channel(Arc::default());
         let proxies = Proxies::default();
-        let server = AdsServer {
-            snapshots: newest,
-            proxies: proxies.clone(),
-            metrics: AdsMetrics::default(),
-            clock: Clock::start(),
-            removal_delay: Duration::from_millis(200),
-            drain: CancellationToken::new(),
-            private_channel,
-        };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let ads = listener.local_addr().unwrap();
-        tasks.spawn(async move {
-            let service = AggregatedDiscoveryServiceServer::new(server);
-            let incoming = TcpListenerStream::new(listener);
-            let serve = Server::builder()
-                .add_service(service)
-                .serve_with_incoming(incoming);
-            serve.await.unwrap();
-        });
+        let server = mk_server(newest, proxies.clone(), is_private);
+        let serving = tasks.spawn(serve_on(listener, server, credentials.clone()));
         let bed = Self {
-            envoy: Envoy::start(&binary, ads),
+            envoy: Envoy::start(&binary, ads, credentials.as_ref()).await,
             tasks,
             snapshots,
+            ads: (ads, serving),
+            credentials,
+            is_spoiled,
             proxies,
             world,
             endpoints,
@@ -169,13 +179,47 @@ impl Bed {
             picker,
         };
         bed.publish();
-        bed.wait("the edge answers", || async {
-            TcpStream::connect((Ipv4Addr::LOCALHOST, edge))
-                .await
-                .is_ok()
-        })
-        .await;
         bed
+    }
+
+    /// Ends the ADS server, and starts another at the same address, with the credentials of now.
+    pub(super) async fn restart_ads(&mut self) {
+        let (address, serving) = &self.ads;
+        serving.abort();
+        let listener = loop {
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let server = mk_server(self.snapshots.subscribe(), self.proxies.clone(), false);
+        let serving = serve_on(listener, server, self.credentials.clone());
+        self.ads.1 = self.tasks.spawn(serving);
+    }
+
+    /// What Envoys refuse of what they were sent last.
+    pub(super) fn refused(&self) -> usize {
+        let snapshots = self.snapshots.borrow().clone();
+        self.proxies
+            .refused(&snapshots)
+            .values()
+            .map(|of| of.len())
+            .sum()
+    }
+
+    /// The status of a probe; none without an answer in a second, as a kubelet waits for it.
+    pub(super) async fn probe(&self) -> Option<u16> {
+        let exchange = async {
+            let ready = (Ipv4Addr::LOCALHOST, self.envoy.ready);
+            let mut stream = TcpStream::connect(ready).await.ok()?;
+            let request = b"GET /ready HTTP/1.1\r\nhost: any\r\nconnection: close\r\n\r\n";
+            stream.write_all(request).await.ok()?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.ok()?;
+            let answer = String::from_utf8(answer).ok()?;
+            answer.split(' ').nth(1)?.parse().ok()
+        };
+        timeout(Duration::from_secs(1), exchange).await.ok()?
     }
 
     pub(super) fn publish(&self) {
@@ -187,7 +231,10 @@ impl Bed {
         let made: BTreeMap<_, Arc<Snapshot>> = models
             .iter()
             .map(|model| {
-                let snapshot = assign(&translate(model, &options), &self.endpoints);
+                let mut snapshot = assign(&translate(model, &options), &self.endpoints);
+                if self.is_spoiled {
+                    snapshot.listeners.iter_mut().for_each(spoil);
+                }
                 (model.key.clone(), Arc::new(snapshot))
             })
             .collect();
@@ -345,12 +392,25 @@ impl Answer {
 // === impl Envoy ===
 
 impl Envoy {
-    fn start(binary: &std::path::Path, ads: SocketAddr) -> Self {
+    async fn start(
+        binary: &std::path::Path,
+        ads: SocketAddr,
+        credentials: Option<&Credentials>,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut config = bootstrap::make(&ads.ip().to_string(), ads.port());
+        let files = credentials.map(Credentials::path);
+        let mut config = bootstrap::make(&ads.ip().to_string(), ads.port(), files.as_deref());
         // Several run at once on this machine: no fixed ports.
-        config["admin"]["address"]["socket_address"]["port_value"] = 0.into();
-        config["static_resources"]["listeners"] = serde_json::json!([]);
+        let (admin, ready) = (free_port().await, free_port().await);
+        let port = "/address/socket_address/port_value";
+        let hosts = "/load_assignment/endpoints/0/lb_endpoints/0/endpoint";
+        for (path, value) in [
+            (format!("/admin{port}"), admin),
+            (format!("/static_resources/clusters/1{hosts}{port}"), admin),
+            (format!("/static_resources/listeners/0{port}"), ready),
+        ] {
+            *config.pointer_mut(&path).unwrap() = value.into();
+        }
         let log = directory.path().join("envoy.log");
         let child = Command::new(binary)
             .args([
@@ -377,6 +437,7 @@ impl Envoy {
             .unwrap();
         Self {
             child,
+            ready,
             _directory: directory,
         }
     }
@@ -386,6 +447,44 @@ impl Drop for Envoy {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+fn mk_server(
+    snapshots: watch::Receiver<Snapshots>,
+    proxies: Proxies,
+    private_channel: bool,
+) -> AdsServer {
+    AdsServer {
+        snapshots,
+        proxies,
+        metrics: AdsMetrics::default(),
+        clock: Clock::start(),
+        removal_delay: Duration::from_millis(200),
+        limits: Limits::default(),
+        drain: CancellationToken::new(),
+        private_channel,
+    }
+}
+
+async fn serve_on(listener: TcpListener, server: AdsServer, credentials: Option<Credentials>) {
+    let (acceptor, trust) = match credentials {
+        Some(credentials) => (credentials.acceptor(), Trust::Cluster("west".into())),
+        None => (Acceptor::plaintext(), Trust::Anyone),
+    };
+    let never = std::future::pending();
+    let served = serve(server, listener, acceptor, trust, Limits::default(), never).await;
+    served.unwrap();
+}
+
+/// An edge becomes one that Envoy refuses.
+fn spoil((name, resource): (&String, &mut Arc<Resource>)) {
+    if name.starts_with("edge/") {
+        let listener = Listener {
+            name: name.clone(),
+            ..Listener::default()
+        };
+        *resource = Resource::new(&listener, false);
     }
 }
 

@@ -1,0 +1,367 @@
+//! The port as clients meet it: over TLS, with each certificate that they may show.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rcgen::CertificateParams;
+use rstest::rstest;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tls::test_pki::Ca;
+use tls::{Acceptor, MadeTls, TlsMetrics};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
+
+use super::mk_snapshot;
+use crate::metrics::AdsMetrics;
+use crate::pki::{Authority, Identity};
+use crate::world::Key;
+use crate::xds::Kind;
+use crate::xds::ads::connections::{Limits, Trust, serve};
+use crate::xds::ads::proxies::Proxies;
+use crate::xds::ads::server::AdsServer;
+use crate::xds::ads::view::MAX_NAMES;
+use crate::xds::proto::core::Node;
+use crate::xds::proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use crate::xds::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use moment::Clock;
+
+const NOW: u64 = 1_800_000_000;
+const HOST: &str = "isthmus-gateway.isthmus-system.svc";
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The port of cluster `west`, which has two Gateways, `ns/gw` and `ns/other`.
+struct Port {
+    address: SocketAddr,
+    authority: Authority,
+    proxies: Proxies,
+    _snapshots: watch::Sender<crate::xds::ads::server::Snapshots>,
+    _tasks: JoinSet<()>,
+}
+
+/// What a client shows.
+#[derive(Clone, Copy, Debug)]
+enum Shown {
+    Nothing,
+    Foreign,
+    /// Of a cluster and a Gateway.
+    Of(&'static str, &'static str),
+}
+
+/// A stream that was begun.
+struct Stream {
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    responses: Streaming<DeltaDiscoveryResponse>,
+}
+
+impl Port {
+    async fn open(limits: Limits, is_secure: bool) -> Self {
+        let now = crate::pki::now();
+        let (authority, _) = Authority::make(now).unwrap();
+        let snapshot = mk_snapshot(&[], "x");
+        let keys = ["gw", "other"].map(|name| (Key::new("ns", name), Arc::clone(&snapshot)));
+        let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::from(keys)));
+        let proxies = Proxies::default();
+        let server = AdsServer {
+            snapshots: newest,
+            proxies: proxies.clone(),
+            metrics: AdsMetrics::default(),
+            clock: Clock::start(),
+            removal_delay: Duration::from_secs(30),
+            limits,
+            drain: CancellationToken::new(),
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (acceptor, trust) = if is_secure {
+            let issued = authority.issue_server(HOST, now).unwrap();
+            let (chain, key) = (issued.certificate.into_bytes(), issued.key.into_bytes());
+            let metrics = TlsMetrics::register(&mut Default::default(), "test").port("ads");
+            let ca = authority.pem().as_bytes();
+            let (acceptor, _) = MadeTls::begin(ca, chain, key, metrics).unwrap();
+            (acceptor, Trust::Cluster("west".into()))
+        } else {
+            (Acceptor::plaintext(), Trust::Anyone)
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let never = std::future::pending();
+            let served = serve(server, listener, acceptor, trust, limits, never).await;
+            served.unwrap();
+        });
+        Self {
+            address,
+            authority,
+            proxies,
+            _snapshots: snapshots,
+            _tasks: tasks,
+        }
+    }
+
+    /// A connection, or why there is none: the client's verdict comes before the server's.
+    async fn connect(&self, shown: Shown) -> Result<Channel, String> {
+        let (address, config) = (self.address, self.config(shown));
+        let connector = tower::service_fn(move |_| {
+            let config = config.clone();
+            async move {
+                let tcp = TcpStream::connect(address).await?;
+                let name = ServerName::try_from(HOST).unwrap();
+                let tls = TlsConnector::from(config).connect(name, tcp).await?;
+                Ok::<_, std::io::Error>(TokioIo::new(tls))
+            }
+        });
+        let endpoint = Endpoint::from_static("http://ads").timeout(LIMIT);
+        let connected = endpoint.connect_with_connector(connector).await;
+        connected.map_err(|error| format!("{error:?}"))
+    }
+
+    fn config(&self, shown: Shown) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        let ca = CertificateDer::from_pem_slice(self.authority.pem().as_bytes()).unwrap();
+        roots.add(ca).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let pair = match shown {
+            Shown::Nothing => None,
+            Shown::Foreign => {
+                let uri = "spiffe://west/gateway/ns/gw".try_into().unwrap();
+                let mut params = CertificateParams::default();
+                params.subject_alt_names = vec![rcgen::SanType::URI(uri)];
+                let (certificate, key) = Ca::new("another").sign(params);
+                Some((certificate.pem(), key.serialize_pem()))
+            }
+            Shown::Of(cluster, gateway) => {
+                let identity = Identity {
+                    cluster: cluster.to_owned(),
+                    gateway: Key::new("ns", gateway),
+                };
+                let issued = self.authority.issue_client(&identity, crate::pki::now());
+                let issued = issued.unwrap();
+                Some((issued.certificate, issued.key))
+            }
+        };
+        let mut config = match pair {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config)
+    }
+}
+
+/// Begins a stream as an Envoy of the Gateway `node_cluster`, and asks for all clusters.
+async fn begin(channel: Channel, node_cluster: &str) -> Result<Stream, Status> {
+    let (requests, outgoing) = mpsc::channel(4);
+    let first = DeltaDiscoveryRequest {
+        node: Some(Node {
+            id: "envoy.ns".to_owned(),
+            cluster: node_cluster.to_owned(),
+            ..Node::default()
+        }),
+        type_url: Kind::Cluster.type_url().to_owned(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    requests.send(first).await.unwrap();
+    let mut client = AggregatedDiscoveryServiceClient::new(channel);
+    let call = client.delta_aggregated_resources(ReceiverStream::new(outgoing));
+    let responses = timeout(LIMIT, call).await.expect("an answer in time")?;
+    let mut stream = Stream {
+        requests,
+        responses: responses.into_inner(),
+    };
+    stream.next().await?;
+    Ok(stream)
+}
+
+impl Stream {
+    async fn next(&mut self) -> Result<DeltaDiscoveryResponse, Status> {
+        let message = timeout(LIMIT, self.responses.message()).await;
+        let message = message.expect("a message in time")?;
+        message.ok_or_else(|| Status::cancelled("the stream ended"))
+    }
+}
+
+/// Specification 11, test 37. None: the handshake fails, so that nothing is read of the client.
+#[rstest]
+#[case::its_own(Shown::Of("west", "gw"), "ns/gw", Some(Code::Ok))]
+#[case::another_gateways_node(Shown::Of("west", "gw"), "ns/other", Some(Code::PermissionDenied))]
+#[case::no_gateways_node(Shown::Of("west", "gw"), "", Some(Code::InvalidArgument))]
+#[case::of_another_cluster(Shown::Of("east", "gw"), "ns/gw", Some(Code::PermissionDenied))]
+#[case::of_another_authority(Shown::Foreign, "ns/gw", None)]
+#[case::no_certificate(Shown::Nothing, "ns/gw", None)]
+#[tokio::test(flavor = "multi_thread")]
+async fn only_envoys_of_a_gateway_are_served_its_configuration(
+    #[case] shown: Shown,
+    #[case] node_cluster: &str,
+    #[case] expected: Option<Code>,
+) {
+    let port = Port::open(Limits::default(), true).await;
+    let outcome = match port.connect(shown).await {
+        Err(problem) => Err(problem),
+        Ok(channel) => match begin(channel, node_cluster).await {
+            Ok(_stream) => {
+                let connected = port.proxies.connected();
+                assert!(connected[0].authenticated);
+                assert_eq!(connected[0].gateway, Key::new("ns", "gw"));
+                Ok(Code::Ok)
+            }
+            Err(status) => Ok(status.code()),
+        },
+    };
+    match expected {
+        Some(code) => assert_eq!(outcome, Ok(code)),
+        // with TLS 1.3 a client learns only by its first read that its certificate is refused
+        None => assert!(
+            matches!(
+                outcome,
+                Err(_) | Ok(Code::Cancelled | Code::Unknown | Code::Unavailable)
+            ),
+            "{outcome:?}"
+        ),
+    }
+    if expected != Some(Code::Ok) {
+        assert_eq!(port.proxies.connected().len(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tls_an_envoy_is_taken_at_its_word_and_is_not_authenticated() {
+    let port = Port::open(Limits::default(), false).await;
+    let address = format!("http://{}", port.address);
+    let channel = Endpoint::from_shared(address)
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    let _stream = begin(channel, "ns/other").await.unwrap();
+    let connected = port.proxies.connected();
+    assert_eq!(connected[0].gateway, Key::new("ns", "other"));
+    assert!(!connected[0].authenticated);
+}
+
+/// One Gateway's connections leave the others' alone; a place is free again when a connection has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_and_streams_of_a_gateway_are_bounded() {
+    let limits = Limits {
+        connections: 100,
+        of_gateway: 2,
+    };
+    let port = Port::open(limits, true).await;
+    let own = Shown::Of("west", "gw");
+    let (one, two) = (
+        port.connect(own).await.unwrap(),
+        port.connect(own).await.unwrap(),
+    );
+    let first = begin(one.clone(), "ns/gw").await.unwrap();
+    let _second = begin(two, "ns/gw").await.unwrap();
+    // a third stream on a connection that is there
+    let status = begin(one.clone(), "ns/gw").await.err().unwrap();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    // and a third connection, which is closed before it can say anything
+    let third = match port.connect(own).await {
+        Ok(channel) => begin(channel, "ns/gw")
+            .await
+            .map(drop)
+            .map_err(|status| status.code()),
+        Err(_) => Err(Code::Unavailable),
+    };
+    assert!(
+        matches!(
+            third,
+            Err(Code::Cancelled | Code::Unavailable | Code::Unknown)
+        ),
+        "{third:?}"
+    );
+    let other = port.connect(Shown::Of("west", "other")).await.unwrap();
+    begin(other, "ns/other").await.unwrap();
+
+    drop((first, one));
+    let started = tokio::time::Instant::now();
+    loop {
+        let again = match port.connect(own).await {
+            Ok(channel) => begin(channel, "ns/gw")
+                .await
+                .map(drop)
+                .map_err(|status| status.to_string()),
+            Err(problem) => Err(problem),
+        };
+        let Err(problem) = again else { break };
+        assert!(started.elapsed() < LIMIT, "{problem}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// 40,001 names, short ones; and fewer of so many bytes.
+#[rstest]
+#[case::many(MAX_NAMES + 1, 1)]
+#[case::long(8_001, 1_000)]
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_a_stream_are_bounded(#[case] count: usize, #[case] length: usize) {
+    let port = Port::open(Limits::default(), true).await;
+    let channel = port.connect(Shown::Of("west", "gw")).await.unwrap();
+    let mut stream = begin(channel, "ns/gw").await.unwrap();
+    // in two requests, each of which is not too much by itself
+    let mut sent = 0;
+    for part in [count / 2, count - count / 2] {
+        let names = (sent..sent + part).map(|at| format!("{at:0length$}"));
+        sent += part;
+        let request = DeltaDiscoveryRequest {
+            type_url: Kind::Endpoints.type_url().to_owned(),
+            resource_names_subscribe: names.collect(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        stream.requests.send(request).await.unwrap();
+    }
+    let end = loop {
+        if let Err(status) = stream.next().await {
+            break status;
+        }
+    };
+    assert_eq!(end.code(), Code::ResourceExhausted, "{end}");
+}
+
+/// What an Envoy with 10,000 clusters sends when it comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_envoy_can_come_back() {
+    let port = Port::open(Limits::default(), true).await;
+    let channel = port.connect(Shown::Of("west", "gw")).await.unwrap();
+    let mut stream = begin(channel, "ns/gw").await.unwrap();
+    let names: Vec<String> = (0..10_000).map(|at| format!("import/{at:093}")).collect();
+    for kind in [Kind::Endpoints, Kind::Routes] {
+        let versions = names
+            .iter()
+            .map(|name| (name.clone(), format!("{NOW:016x}")));
+        let request = DeltaDiscoveryRequest {
+            type_url: kind.type_url().to_owned(),
+            initial_resource_versions: versions.collect(),
+            resource_names_subscribe: names.clone(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        stream.requests.send(request).await.unwrap();
+    }
+    let more = DeltaDiscoveryRequest {
+        type_url: Kind::Endpoints.type_url().to_owned(),
+        resource_names_subscribe: vec!["absent".to_owned()],
+        ..DeltaDiscoveryRequest::default()
+    };
+    stream.requests.send(more).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().removed_resources, ["absent"]);
+}
