@@ -227,6 +227,8 @@ pub(crate) struct Definition {
     pub(crate) bundle: Option<String>,
     /// Whether its status has `clusters`: ours, for imports.
     pub(crate) has_clusters: bool,
+    /// Whether its entries have the networks of their pods; those of an earlier release have none.
+    pub(crate) has_networks: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
