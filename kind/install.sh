@@ -85,7 +85,8 @@ for cluster in "${clusters[@]}"; do
     uid=$(kubectl --context "$cluster" get namespace kube-system -o jsonpath='{.metadata.uid}')
     kubectl --context "$home" "${system[@]}" annotate --overwrite secret "$cluster" "isthmus.dev/accept-identity=$uid"
   fi
-  kubectl mci join "$cluster" --context "$cluster" --home-context "$home" "${server[@]}"
+  # on a terminal join would ask about the networks of the pods that it finds, and prints
+  kubectl mci join "$cluster" --context "$cluster" --home-context "$home" "${server[@]}" < /dev/null
 done
 
 say "$home: a Gateway whose route leads to the pool that east exports"

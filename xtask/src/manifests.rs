@@ -47,8 +47,8 @@ const MANIFESTS: [Manifest; 5] = [
 # Before this: apply config/rbac/home.yaml here; apply config/rbac/member.yaml and the CRD of InferencePoolImport
 # (config/crd) in every member; and put one kubeconfig per member into the Secret isthmus-members, named <member>.yaml:
 #   kubectl -n isthmus-system create secret generic isthmus-members \\
-#     --from-file=east.yaml=east.kubeconfig --from-literal=east.pod-cidrs=10.1.0.0/16 \\
-#     --from-file=west.yaml=west.kubeconfig --from-literal=west.pod-cidrs=10.2.0.0/16
+#     --from-file=east.yaml=east.kubeconfig --from-literal=.east.pod-cidrs=10.1.0.0/16 \\
+#     --from-file=west.yaml=west.kubeconfig --from-literal=.west.pod-cidrs=10.2.0.0/16
 # Other clusters send requests of a member's pools to these networks alone.
 # Put your registry, which the images were pushed to, in the place of registry.example.com.
 # A kubeconfig must hold its credentials as data (the token of the ServiceAccount of config/rbac/member.yaml): exec

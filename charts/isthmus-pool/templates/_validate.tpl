@@ -1,7 +1,7 @@
 {{/* Fails with the reason of each combination of values that cannot work. */}}
 {{- define "isthmus-pool.validate" -}}
 {{- $reasons := list -}}
-{{- range list "names" "images" "pool" "epp" "service" "processor" "router" "tokenCache" "metadataCenter" "worker" -}}
+{{- range list "names" "images" "pool" "epp" "service" "processor" "router" "tokenCache" "metadataCenter" "worker" "resources" -}}
 {{- $found := include (printf "isthmus-pool.validate.%s" .) $ | trim -}}
 {{- if $found -}}
 {{- $reasons = append $reasons $found -}}
@@ -242,6 +242,37 @@
 {{- if ne (int $port.number) (add (index $ports 0).number $index | int) }}
 - inferencePool.targetPorts has {{ $port.number }}: the ports of simulated workers count up from the first
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.resources" -}}
+{{- $all := dict "inferenceExtension" .Values.inferenceExtension.resources -}}
+{{- range list "processor" "router" "metadataCenter" }}
+{{- $program := get $.Values . }}
+{{- if $program.enabled }}
+{{- $_ := set $all . $program.resources }}
+{{- end }}
+{{- end }}
+{{- if eq (include "isthmus-pool.deploysTokenCache" .) "true" }}
+{{- $_ := set $all "tokenCache.redis" .Values.tokenCache.redis.resources }}
+{{- end }}
+{{- if eq (include "isthmus-pool.deploysMetadataRedis" .) "true" }}
+{{- $_ := set $all "metadataCenter.redis" .Values.metadataCenter.redis.resources }}
+{{- end }}
+{{- if ne .Values.worker.kind "none" }}
+{{- $_ := set $all "worker" .Values.worker.resources }}
+{{- end }}
+{{- range $name, $resources := $all }}
+{{- include "isthmus-pool.resourcesReasons" (dict "name" (printf "%s.resources" $name) "resources" $resources) }}
+{{- end }}
+{{- if .Values.router.enabled }}
+{{- $limit := get (get .Values.router.resources "limits" | default dict) "memory" | toString }}
+{{- $most := include "isthmus-pool.quantity" $limit }}
+{{- $index := include "isthmus-pool.quantity" .Values.router.indexMaxBytes }}
+{{- /* 1.25 GiB for all else */}}
+{{- if and $most $index (gt (addf (float64 $index) 1342177280.0) (float64 $most)) }}
+- router.indexMaxBytes is {{ .Values.router.indexMaxBytes }}, which with 1.25GiB for all else is more than the limit, {{ $limit }}: raise router.resources.limits.memory
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -42,6 +42,13 @@ labels:
 {{- or (not (empty .image.digest)) (regexMatch "^([^/]*[.:][^/]*|localhost)/" (include "isthmus.image" .)) -}}
 {{- end -}}
 
+{{/* Where both registry and repository begin with a registry: that of the repository. Parameter: an image. */}}
+{{- define "isthmus.secondRegistry" -}}
+{{- if .registry -}}
+{{- regexFind "^([^/]*[.:][^/]*|localhost)/" .repository | trimSuffix "/" -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What is in the metadata of all pods. Parameters: root, name, values. */}}
 {{- define "isthmus.podMetadata" -}}
 {{- /* without the versions, which would restart pods that stay as they are */ -}}
@@ -117,4 +124,30 @@ securityContext:
 {{- $_ := set $programs "isthmus-gateway" 1 -}}
 {{- end -}}
 {{- toJson $programs -}}
+{{- end -}}
+
+{{/* A quantity of Kubernetes, or a size such as 768MiB, as a number; empty where it is neither. */}}
+{{- define "isthmus.quantity" -}}
+{{- $text := toString . -}}
+{{- $number := regexFind "^[0-9]+([.][0-9]*)?([eE][-+]?[0-9]+)?" $text -}}
+{{- $unit := trimPrefix $number $text | trimSuffix "B" -}}
+{{- $units := dict "" 1.0 "m" 0.001 "k" 1e3 "K" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 -}}
+{{- $units = merge $units (dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0) -}}
+{{- if and $number (hasKey $units $unit) -}}
+{{- mulf (float64 $number) (get $units $unit) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Why an API server refuses the resources of a container. Parameters: name (of the value), resources. */}}
+{{- define "isthmus.resourcesReasons" -}}
+{{- $requests := get .resources "requests" | default dict -}}
+{{- $limits := get .resources "limits" | default dict -}}
+{{- range $resource, $request := $requests }}
+{{- $limit := get $limits $resource | toString }}
+{{- $asked := include "isthmus.quantity" $request }}
+{{- $most := include "isthmus.quantity" $limit }}
+{{- if and $asked $most (gt (float64 $asked) (float64 $most)) }}
+- {{ $.name }}.requests.{{ $resource }} is {{ $request }}, and the limit is {{ $limit }}, which is less. What you do not set is the chart's: set {{ $.name }}.limits.{{ $resource }} and the request
+{{- end }}
+{{- end }}
 {{- end -}}

@@ -24,6 +24,25 @@
 - {{ $name }}.image names no registry: nodes would ask Docker Hub for {{ $program.image.repository }}, which is not ours. Set {{ $name }}.image.registry to where the images were pushed (cargo xtask images --push registry.example.com/isthmus), such as registry.example.com; or {{ $name }}.image.digest; or, where the nodes have it already, {{ $name }}.image.pullPolicy=Never
 {{- end }}
 {{- end }}
+{{- range $name := list "controller" "gateway" }}
+{{- $program := get $.Values $name }}
+{{- if $program.enabled }}
+{{- include "isthmus.resourcesReasons" (dict "name" (printf "%s.resources" $name) "resources" $program.resources) }}
+{{- end }}
+{{- end }}
+{{- $images := dict }}
+{{- if $controller.enabled }}
+{{- $_ := set $images "controller.image" $controller.image }}
+{{- end }}
+{{- if .Values.gateway.enabled }}
+{{- $_ := set $images "gateway.image" .Values.gateway.image }}
+{{- $_ := set $images "gateway.envoyImage" .Values.gateway.envoyImage }}
+{{- end }}
+{{- range $name, $image := $images }}
+{{- with include "isthmus.secondRegistry" $image }}
+- {{ $name }}.repository is {{ $image.repository }}, which begins with a registry, and {{ $name }}.registry is {{ $image.registry }}: set {{ $name }}.registry={{ . }} and {{ $name }}.repository={{ trimPrefix (printf "%s/" .) $image.repository }}
+{{- end }}
+{{- end }}
 {{- with .Values.gateway.envoyImage }}
 {{- $pulls := ne (dig "imagePullPolicy" "" $.Values.gateway.gatewayClass.parameters) "Never" }}
 {{- if and $.Values.gateway.enabled $pulls (or .tag .digest) (ne (include "isthmus.isFullyNamed" (dict "image" . "tag" "")) "true") }}

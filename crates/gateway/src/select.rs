@@ -46,7 +46,7 @@ pub(crate) enum Ineligible {
     )]
     NetworksDenied,
     #[error(
-        "the networks of its pods are not known: say {POD_CIDRS} of {0} at home (kubectl mci check says where), or give the gateway --pod-cidr {0}=CIDR"
+        "the networks of its pods are not known: say {POD_CIDRS} of {0} at home (kubectl mci check says where), upgrade the CRD of InferencePoolImport here if it is of an earlier release, or give the gateway --pod-cidr {0}=CIDR"
     )]
     NetworksUnknown(String),
 }

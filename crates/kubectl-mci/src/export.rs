@@ -76,10 +76,12 @@ pub(crate) async fn export(
         output: Format::Text,
     };
     let others = Others::of(&place.cluster, &fleet, contexts).await;
-    let look = async |pool: &InferencePool, since| {
+    let look = async |pool: &InferencePool, since: Duration| {
         let is_there = exported_condition(pool).is_some_and(|one| one.status == "True");
         let reach = if is_there {
-            others.look(&place.namespace, &place.pool).await
+            let left = wait.timeout.0.saturating_sub(since);
+            let until = Instant::now() + left.max(LOOK_EVERY);
+            others.look(&place.namespace, &place.pool, until).await
         } else {
             None
         };

@@ -78,11 +78,6 @@ impl Fleet {
         })
     }
 
-    /// The name of the member that a context leads to, else the context's own.
-    pub(crate) fn name_of(&self, context: &str, contexts: &Contexts) -> String {
-        member_behind(context, &self.members, contexts)
-    }
-
     /// Says on stderr that the members are those that the controller has met, where their Secrets are not seen: not
     /// everybody who looks at pools may read these.
     pub(crate) fn note_unseen_secrets(&self) {
@@ -133,17 +128,24 @@ fn choose(
 
 /// The member that a context leads to, else the context's own name.
 fn member_behind(context: &str, members: &[Definition], contexts: &Contexts) -> String {
+    let found = find_behind(context, members, contexts);
+    found.map_or(context, |one| &one.name).to_owned()
+}
+
+/// The member that has the context's name, else the one that the controller reaches at the same server.
+pub(crate) fn find_behind<'a>(
+    context: &str,
+    members: &'a [Definition],
+    contexts: &Contexts,
+) -> Option<&'a Definition> {
     let cluster = contexts.cluster(context).ok();
     let server = cluster.and_then(|cluster| cluster.server.as_deref());
     let server = server.map(|server| server.trim_end_matches('/'));
     let same = |one: &&Definition| {
         server_of(one).is_some_and(|found| Some(found.trim_end_matches('/')) == server)
     };
-    let found = members
-        .iter()
-        .find(|one| one.name == context)
-        .or_else(|| members.iter().find(same));
-    found.map_or(context, |one| &one.name).to_owned()
+    let named = members.iter().find(|one| one.name == context);
+    named.or_else(|| members.iter().find(same))
 }
 
 /// Where the controller reaches it.

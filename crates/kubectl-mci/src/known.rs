@@ -1,5 +1,6 @@
 //! What home knows of the members: the objects that define them, and those that the controller has met.
 
+mod granted;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use kube::{ResourceExt, api::ListParams};
 use mci_inventory::{Credentials, SECRET_SELECTORS, identities_name};
 use mci_model::index::{origin::SourceKind, record::Record};
 
+pub(crate) use self::granted::Granted;
 #[cfg(test)]
 pub(crate) use self::source::tests::mk_secret;
 pub(crate) use self::source::{Definition, Source, kind_of, of_secret};
@@ -118,7 +120,9 @@ impl Known {
     async fn read_sources(&mut self, home: &Cluster, namespace: &str) {
         let setup = self.setup.clone();
         let setup = setup.as_ref();
-        if let Some(name) = setup.and_then(|setup| setup.self_name.clone()) {
+        if let Some(setup) = setup
+            && let Some(name) = setup.self_name.clone()
+        {
             let uid = home.uid().await.ok().flatten();
             self.definitions.push(Definition {
                 name,
@@ -126,6 +130,7 @@ impl Known {
                 credentials: None,
                 uid,
                 accepts: None,
+                granted: setup.self_granted(),
             });
         }
         let mounted = match setup.map(|setup| &setup.files) {
@@ -230,6 +235,7 @@ impl Known {
                 credentials: None,
                 uid: None,
                 accepts: None,
+                granted: Granted::default(),
             });
         }
         members.into_values().collect()

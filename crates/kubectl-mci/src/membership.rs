@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::{
     args::{CLUSTERSET, HOME_NAMESPACE},
     fleet::server_of,
-    known::{Definition, Known, Source, kind_of},
+    known::{Definition, Granted, Known, Source, kind_of},
 };
 
 /// The cluster behind the context that was given, and the name that it is to have or has.
@@ -155,7 +155,10 @@ pub(crate) fn refuse_join(
                 home: home.context.to_owned(),
                 name: name.to_owned(),
                 by: definition.source.to_string(),
-                removal: definition.source.removal(home.context),
+                removal: held_removal(
+                    &definition.source.removal(home.context),
+                    &definition.granted,
+                ),
             });
         }
         if definition.source == own && definition.name != name {
@@ -172,7 +175,10 @@ pub(crate) fn refuse_join(
             home: home.context.to_owned(),
             name: name.to_owned(),
             by: source.to_owned(),
-            removal: Source::Met(source.to_owned()).removal(home.context),
+            removal: held_removal(
+                &Source::Met(source.to_owned()).removal(home.context),
+                &Granted::default(),
+            ),
         });
     }
     let present = known.definitions.iter().find(|one| one.source == own);
@@ -281,6 +287,16 @@ pub(crate) fn present_server(
     let own = own_secret(candidate.name, home);
     let present = known.definitions.iter().find(|one| one.source == own)?;
     Some(server_of(present)?.trim_end_matches('/').to_owned())
+}
+
+/// How a name is given up for `join`, which otherwise would not record the rights that go with the object.
+fn held_removal(removal: &str, granted: &Granted) -> String {
+    let flags = granted.flags();
+    if flags.is_empty() {
+        removal.to_owned()
+    } else {
+        format!("{removal}; then join with{flags}")
+    }
 }
 
 /// The Secret that `join` writes.

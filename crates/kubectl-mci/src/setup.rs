@@ -6,11 +6,17 @@ use k8s_openapi::api::{
     core::v1::{Container, PodSpec},
 };
 
+use crate::known::Granted;
+
 /// What its flags say, as far as the plugin needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
     /// The home cluster is a member of this name.
     pub(crate) self_name: Option<String>,
+    /// The networks of its pods.
+    pub(crate) self_pod_cidrs: Option<String>,
+    /// The namespaces that it may export.
+    pub(crate) self_export_namespaces: Option<String>,
     pub(crate) files: Files,
     /// Whether labelled Secrets are members.
     pub(crate) secrets: bool,
@@ -54,6 +60,8 @@ impl Setup {
         };
         Self {
             self_name: value("self-name"),
+            self_pod_cidrs: value("self-pod-cidrs"),
+            self_export_namespaces: value("self-export-namespaces"),
             files: value("kubeconfig-dir").map_or(Files::None, |dir| files(pod, container, dir)),
             secrets: value("member-secrets").as_deref() != Some("false"),
             profiles: value("clusterprofile-namespace"),
@@ -61,6 +69,12 @@ impl Setup {
             default_mode,
             account: pod.service_account_name.clone(),
         }
+    }
+
+    /// The rights that it records of the home cluster as a member.
+    pub(crate) fn self_granted(&self) -> Granted {
+        let namespaces = self.self_export_namespaces.as_deref();
+        Granted::of(self.self_pod_cidrs.as_deref(), namespaces)
     }
 }
 
@@ -116,13 +130,15 @@ mod tests {
             "containers": [
                 {"name": "proxy"},
                 {"name": "mci-controller",
-                    "args": ["--kubeconfig-dir=/members/", "--self-name", "hub", "--clusterset=prod"],
+                    "args": ["--kubeconfig-dir=/members/", "--self-name", "hub", "--clusterset=prod", "--self-pod-cidrs=10.2.0.0/16"],
                     "volumeMounts": [{"name": "m", "mountPath": "/members"}]},
             ],
             "volumes": [{"name": "m", "secret": {"secretName": "fleet"}}],
         }));
         let expected = Setup {
             self_name: Some("hub".to_owned()),
+            self_pod_cidrs: Some("10.2.0.0/16".to_owned()),
+            self_export_namespaces: None,
             files: Files::Secret("fleet".to_owned()),
             secrets: true,
             profiles: None,

@@ -148,10 +148,11 @@ fn read_directory(
     let mut found = Vec::new();
     for file in &files {
         let content = read_file(&directory.join(file));
-        let statements = read_statements(directory, member_name(file));
+        let before = tracker.statements(file);
+        let statements = read_statements(directory, member_name(file), &before);
         let hash = match &content {
             Ok(bytes) => hash_of(bytes, &statements),
-            Err(_) => 0,
+            Err(error) => hash_of(error.to_string().as_bytes(), &statements),
         };
         if tracker.knows(file, hash) {
             continue;
@@ -168,28 +169,39 @@ fn read_directory(
                 origin: reading.plain(SourceKind::File, file, &statements),
                 access: credentials.into(),
             }),
+            statements,
         });
     }
     Ok((files, found))
 }
 
-/// Reads the files with a member's rights, beside its kubeconfig. A missing file states nothing: a program that
-/// replaces a file renames the new one over it.
-fn read_statements(directory: &Path, member: &str) -> Statements {
-    let [pod_cidrs, export_namespaces] =
-        statement_files(member).map(|file| read_statement(directory, &file));
+/// Reads the files with a member's rights, beside its kubeconfig. A file that is missing states nothing once a second scan
+/// does not find it either: some programs delete a file and write it anew.
+fn read_statements(directory: &Path, member: &str, before: &Statements) -> Statements {
+    let [pod_cidrs, export_namespaces] = statement_files(member);
     Statements {
-        pod_cidrs,
-        export_namespaces,
+        pod_cidrs: read_statement(directory, &pod_cidrs, before.pod_cidrs.as_ref()),
+        export_namespaces: read_statement(
+            directory,
+            &export_namespaces,
+            before.export_namespaces.as_ref(),
+        ),
     }
 }
 
-fn read_statement(directory: &Path, file: &str) -> Option<Text> {
+fn read_statement(directory: &Path, file: &str, before: Option<&Text>) -> Option<Text> {
     match read_text(&directory.join(file)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let without_dot = file.trim_start_matches('.');
             let is_there = fs::metadata(directory.join(without_dot)).is_ok();
-            is_there.then(|| Err(format!("file {without_dot} is not read: name it {file}")))
+            if is_there {
+                return Some(Err(format!(
+                    "file {without_dot} is not read: name it {file}"
+                )));
+            }
+            // what cannot be read leaves what was said before
+            let missing = Err(format!("file {file} was there before this scan"));
+            before.filter(|before| **before != missing).map(|_| missing)
         }
         text => Some(text.map_err(|error| error.to_string())),
     }

@@ -100,6 +100,7 @@ fn read<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tracker::member_name;
 
     #[test]
     fn files_of_statements_are_hidden_from_programs_that_do_not_know_them() {
@@ -109,6 +110,26 @@ mod tests {
         assert!(none.into_iter().all(is_no_kubeconfig));
         let kubeconfigs = ["east", "east.yaml", "pod-cidrs"];
         assert!(!kubeconfigs.into_iter().any(is_no_kubeconfig));
+    }
+
+    #[test]
+    fn the_command_in_the_manifest_makes_keys_that_are_read() {
+        let manifest = include_str!("../../../config/controller.yaml");
+        let keys = |flag: &str| -> Vec<&str> {
+            let ends = manifest.split(flag).skip(1);
+            ends.filter_map(|end| Some(end.split_once('=')?.0))
+                .collect()
+        };
+        let members = keys("--from-file=");
+        let read = members
+            .iter()
+            .map(|file| statement_files(member_name(file)));
+        let read: Vec<String> = read.flatten().collect();
+        let stated = keys("--from-literal=");
+        assert_eq!((members.len(), stated.len()), (2, 2), "{manifest}");
+        for key in stated {
+            assert!(read.iter().any(|file| file == key), "{key} is not read");
+        }
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::listing::{Listing, Listings};
+use crate::{
+    listing::{Listing, Listings},
+    statements::Statements,
+};
 
 /// One file of a scan whose content is new.
 #[derive(Clone, Debug)]
@@ -10,6 +13,8 @@ pub(crate) struct Found {
     /// File name, without the directory.
     pub(crate) file: String,
     pub(crate) hash: u64,
+    /// Of the files beside it.
+    pub(crate) statements: Statements,
     pub(crate) listing: Arc<Listing>,
 }
 
@@ -22,6 +27,7 @@ pub(crate) struct Tracker {
 #[derive(Debug)]
 struct Tracked {
     hash: u64,
+    statements: Statements,
     misses: u32,
     listing: Arc<Listing>,
 }
@@ -47,17 +53,27 @@ impl Tracker {
             .is_some_and(|tracked| tracked.hash == hash)
     }
 
+    /// What the files beside a file said at the last scan.
+    pub(crate) fn statements(&self, file: &str) -> Statements {
+        let tracked = self.files.get(file);
+        tracked
+            .map(|tracked| tracked.statements.clone())
+            .unwrap_or_default()
+    }
+
     /// Applies a complete scan: every file there is, and the content of those that [`Tracker::knows`] did not know. Returns
     /// the files that count.
     pub(crate) fn scan(&mut self, files: &[String], found: Vec<Found>) -> Listings {
         for Found {
             file,
             hash,
+            statements,
             listing,
         } in found
         {
             let tracked = Tracked {
                 hash,
+                statements,
                 misses: 0,
                 listing,
             };
@@ -91,6 +107,7 @@ mod tests {
         Found {
             file: file.to_owned(),
             hash,
+            statements: Statements::default(),
             listing: Arc::new(listing),
         }
     }

@@ -180,6 +180,51 @@ const COMBINATIONS: &[(&[&str], &str)] = &[
         ],
         "tokenCache.ttlSeconds is 300: less than httpRoute.requestTimeoutSeconds (301)",
     ),
+    // a request that is set without its limit is compared with the chart's
+    (
+        &[
+            PROCESSOR,
+            "router.enabled=true,router.resources.requests.memory=2304Mi",
+        ],
+        "router.resources.requests.memory is 2304Mi, and the limit is 2Gi",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "processor.resources.requests.memory=4294967297,processor.resources.requests.cpu=8",
+        ],
+        "processor.resources.requests.memory is 4294967297, and the limit is 4Gi",
+    ),
+    (
+        &["inferenceExtension.resources.limits.cpu=0.4"],
+        "inferenceExtension.resources.requests.cpu is 500m, and the limit is 0.4",
+    ),
+    (
+        &["metadataCenter.enabled=true,metadataCenter.resources.requests.memory=2G"],
+        "metadataCenter.resources.requests.memory is 2G, and the limit is 1Gi",
+    ),
+    (
+        &[
+            "metadataCenter.enabled=true,metadataCenter.backend=redis,metadataCenter.redis.deploy=true",
+            "metadataCenter.redis.resources.limits.memory=512Mi",
+        ],
+        "metadataCenter.redis.resources.requests.memory is 768Mi",
+    ),
+    (
+        &[
+            PROCESSOR,
+            "tokenCache.backend=redis,tokenCache.redis.deploy=true,tokenCache.redis.resources.limits.memory=1e9",
+        ],
+        "tokenCache.redis.resources.requests.memory is 1280Mi",
+    ),
+    (
+        &["worker.resources.limits.memory=100Mi"],
+        "worker.resources.requests.memory is 128Mi",
+    ),
+    (
+        &[PROCESSOR, "router.enabled=true,router.indexMaxBytes=1GiB"],
+        "router.indexMaxBytes is 1GiB, which with 1.25GiB for all else is more than the limit, 2Gi",
+    ),
     (
         &["metadataCenter.enabled=true,metadataCenter.replicas=2"],
         "metadataCenter.replicas is 2",
@@ -225,6 +270,26 @@ const SYSTEM_COMBINATIONS: &[(&[&str], &str)] = &[
     (
         &["gateway.envoyImage.registry="],
         "gateway.envoyImage names no registry",
+    ),
+    (
+        &["gateway.envoyImage.repository=registry.corp.example/envoyproxy/envoy"],
+        "gateway.envoyImage.repository is registry.corp.example/envoyproxy/envoy, which begins with a registry, and gateway.envoyImage.registry is docker.io",
+    ),
+    (
+        &["gateway.image.repository=example.com/isthmus/gateway"],
+        "gateway.image.repository is example.com/isthmus/gateway, which begins with a registry",
+    ),
+    (
+        &["controller.enabled=true,controller.image.repository=localhost/mci-controller"],
+        "controller.image.repository is localhost/mci-controller, which begins with a registry",
+    ),
+    (
+        &["gateway.resources.requests.memory=2Gi"],
+        "gateway.resources.requests.memory is 2Gi, and the limit is 1Gi",
+    ),
+    (
+        &["controller.enabled=true,controller.resources.limits.memory=64Mi"],
+        "controller.resources.requests.memory is 128Mi, and the limit is 64Mi",
     ),
     (
         &["gateway.envoyImage.tag="],

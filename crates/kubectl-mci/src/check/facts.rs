@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::{
     controller::View,
     export::exported_condition,
+    known::Granted,
     member::{Right, Subject},
     membership::Place,
     status::Seen,
@@ -34,8 +35,10 @@ impl Facts {
         let join = self.join_command(name);
         match member.and_then(|one| one.held.as_ref()) {
             Some(held) => format!(
-                "{}, or make it a member by join: {}; then {join}",
-                held.renewal, held.removal
+                "{}, or make it a member by join: {}; then {join}{}",
+                held.renewal,
+                held.removal,
+                held.granted.flags()
             ),
             None => join,
         }
@@ -132,6 +135,8 @@ pub(crate) struct Held {
     pub(crate) renewal: String,
     /// How the name is released at its source.
     pub(crate) removal: String,
+    /// The rights that are recorded there, and go with it.
+    pub(crate) granted: Granted,
 }
 
 /// How the controller comes into a member.
@@ -227,6 +232,8 @@ pub(crate) struct Definition {
     pub(crate) bundle: Option<String>,
     /// Whether its status has `clusters`: ours, for imports.
     pub(crate) has_clusters: bool,
+    /// Whether its entries have the networks of their pods; those of an earlier release have none.
+    pub(crate) has_networks: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -201,6 +201,7 @@ fn held(member: &Definition, home: &str, namespace: &str) -> Option<Held> {
     Some(Held {
         renewal,
         removal: source.removal(home),
+        granted: member.granted.clone(),
     })
 }
 

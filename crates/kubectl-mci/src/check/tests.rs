@@ -92,6 +92,7 @@ fn mk_cluster(name: &str) -> ClusterFacts {
         served: vec!["v1".to_owned()],
         bundle: Some(crd::annotations::BUNDLE_VERSION_VALUE.to_owned()),
         has_clusters: true,
+        has_networks: true,
     };
     let picker = Picker::Service {
         name: "llama-epp".to_owned(),
@@ -424,6 +425,19 @@ fn what_is_wrong_with_a_cluster_is_one_line() {
             },
             Level::Warning,
             "is upstream's",
+        ),
+        (
+            |f| {
+                f.inside(0)
+                    .definitions
+                    .as_mut()
+                    .expect("read")
+                    .get_mut(crate::join::IMPORT_CRD)
+                    .expect("a CRD")
+                    .has_networks = false;
+            },
+            Level::Bad,
+            "the CRD of InferencePoolImport is of an earlier release",
         ),
         (
             |f| {

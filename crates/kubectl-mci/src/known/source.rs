@@ -1,13 +1,15 @@
 //! The objects at home that name a member. Pure.
 
 use crd::{
-    annotations::{ACCEPT_IDENTITY, CLUSTER_NAME},
+    annotations::{ACCEPT_IDENTITY, CLUSTER_NAME, EXPORT_NAMESPACES, POD_CIDRS},
     cluster_profile::{CLUSTER_NAME_PROPERTY, ClusterProfile, JOINED},
 };
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use mci_inventory::{Credentials, SECRET_KEYS, is_no_kubeconfig, statement_files};
 use mci_model::index::origin::SourceKind;
+
+use super::Granted;
 
 /// The object that names a member; in the order in which they win a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +46,8 @@ pub(crate) struct Definition {
     pub(crate) uid: Option<String>,
     /// Uid of a cluster that may take the name over.
     pub(crate) accepts: Option<String>,
+    /// The rights that its object records.
+    pub(crate) granted: Granted,
 }
 
 // === impl Source ===
@@ -96,6 +100,10 @@ impl Source {
 
 pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
     let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
+    let text = |key: &str| {
+        let bytes = secret.data.as_ref()?.get(key)?;
+        Some(String::from_utf8_lossy(&bytes.0))
+    };
     let keys = secret.data.iter().flatten();
     // the Secret also has the networks and namespaces of the members, beside their kubeconfigs
     let keys = keys.filter(|(key, _)| !is_no_kubeconfig(key));
@@ -109,6 +117,10 @@ pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
         credentials: Some(read(&bytes.0)),
         uid: None,
         accepts: None,
+        granted: {
+            let [networks, namespaces] = statement_files(name_of(key)).map(|file| text(&file));
+            Granted::of(networks.as_deref(), namespaces.as_deref())
+        },
     });
     keys.collect()
 }
@@ -139,6 +151,7 @@ pub(crate) fn of_secret(secret: &Secret) -> Definition {
         )),
         uid: None,
         accepts: annotation(ACCEPT_IDENTITY),
+        granted: Granted::of_annotations(secret.annotations()),
     }
 }
 
@@ -152,20 +165,30 @@ pub(super) fn of_profile(profile: &ClusterProfile) -> Option<Definition> {
     if conditions.any(|one| one.type_ == JOINED && one.status == "False") {
         return None;
     }
-    let mut properties = status
+    let properties = status
         .and_then(|status| status.properties.as_ref())
         .into_iter()
         .flatten();
-    let named = properties.find(|property| property.name == CLUSTER_NAME_PROPERTY);
+    let property = |name: &str| {
+        let mut properties = properties.clone();
+        let found = properties.find(|property| property.name == name)?;
+        Some(found.value.clone())
+    };
+    let annotation = |name: &str| profile.annotations().get(name).cloned();
+    let stated = |name: &str| annotation(name).or_else(|| property(name));
     Some(Definition {
-        name: named.map_or_else(|| profile.name_any(), |property| property.value.clone()),
+        name: property(CLUSTER_NAME_PROPERTY).unwrap_or_else(|| profile.name_any()),
         source: Source::Profile {
             namespace: profile.namespace().unwrap_or_default(),
             name: profile.name_any(),
         },
         credentials: None,
         uid: None,
-        accepts: profile.annotations().get(ACCEPT_IDENTITY).cloned(),
+        accepts: annotation(ACCEPT_IDENTITY),
+        granted: Granted::of(
+            stated(POD_CIDRS).as_deref(),
+            stated(EXPORT_NAMESPACES).as_deref(),
+        ),
     })
 }
 
@@ -229,24 +252,44 @@ pub(crate) mod tests {
             [
                 ("east.yaml".to_owned(), bytes.clone()),
                 ("west".to_owned(), bytes),
+                (
+                    ".east.pod-cidrs".to_owned(),
+                    ByteString(b"10.2.0.0/16\n".to_vec()),
+                ),
+                (
+                    ".east.export-namespaces".to_owned(),
+                    ByteString(b"llm".to_vec()),
+                ),
             ]
             .into(),
         );
-        let names: Vec<String> = of_keys(&secret).into_iter().map(|one| one.name).collect();
-        assert_eq!(names, ["east", "west"]);
+        let found = of_keys(&secret).into_iter();
+        let found: Vec<_> = found.map(|one| (one.name, one.granted.flags())).collect();
+        let rights = " --pod-cidr 10.2.0.0/16 --namespaces llm";
+        assert_eq!(
+            found,
+            [("east", rights), ("west", "")]
+                .map(|(name, flags)| (name.to_owned(), flags.to_owned()))
+        );
     }
 
     #[test]
     fn a_profile_has_the_name_of_its_property_unless_it_is_not_joined() {
         let mut profile: ClusterProfile = serde_json::from_value(json!({
             "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ClusterProfile",
-            "metadata": {"name": "p", "namespace": "fleet"}, "spec": {},
-            "status": {"properties": [{"name": "cluster.clusterset.k8s.io", "value": "east"}],
+            "metadata": {"name": "p", "namespace": "fleet", "annotations": {"isthmus.dev/pod-cidrs": "10.3.0.0/16"}}, "spec": {},
+            "status": {"properties": [{"name": "cluster.clusterset.k8s.io", "value": "east"},
+                {"name": "isthmus.dev/export-namespaces", "value": "llm"}],
                 "conditions": [{"type": "Joined", "status": "True", "reason": "", "message": "",
                     "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
         }))
         .expect("a profile");
-        assert_eq!(of_profile(&profile).expect("joined").name, "east");
+        let east = of_profile(&profile).expect("joined");
+        assert_eq!(east.name, "east");
+        assert_eq!(
+            east.granted.flags(),
+            " --pod-cidr 10.3.0.0/16 --namespaces llm"
+        );
         let status = profile.status.as_mut().expect("a status");
         status.conditions.as_mut().expect("conditions")[0].status = "False".to_owned();
         assert_eq!(of_profile(&profile), None);

@@ -138,6 +138,66 @@ fn files_beside_a_kubeconfig_say_what_its_member_may() {
 }
 
 #[test]
+fn a_statement_is_gone_after_two_scans_without_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: &str| {
+        std::fs::write(directory.path().join(name), text).expect("written");
+    };
+    let mut tracker = Tracker::default();
+    let mut namespaces = || {
+        let read = read_directory(directory.path(), &tracker, &Reading::default());
+        let (files, found) = read.expect("readable");
+        let listings = tracker.scan(&files, found);
+        let origin = &listings["east.yaml"].origin;
+        (origin.export_namespaces.clone(), origin.complaints.len())
+    };
+    let file = ".east.export-namespaces";
+    let known = Stated::Known("llm".parse().expect("a list"));
+    // without a kubeconfig that can be used, too
+    for kubeconfig in [GOOD, "]{ garbage"] {
+        write("east.yaml", kubeconfig);
+        write(file, "llm");
+        assert_eq!(namespaces(), (known.clone(), 0));
+        std::fs::remove_file(directory.path().join(file)).expect("removed");
+        assert_eq!(namespaces(), (Stated::Unreadable, 1));
+        write(file, "llm");
+        assert_eq!(namespaces(), (known.clone(), 0));
+        std::fs::remove_file(directory.path().join(file)).expect("removed");
+        assert_eq!(namespaces(), (Stated::Unreadable, 1));
+        assert_eq!(namespaces(), (Stated::Absent, 0));
+        assert_eq!(namespaces(), (Stated::Absent, 0));
+    }
+}
+
+#[test]
+fn a_statement_beside_a_kubeconfig_that_cannot_be_read_is_followed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: &str| {
+        std::fs::write(directory.path().join(name), text).expect("written");
+    };
+    let mut tracker = Tracker::default();
+    let mut networks = || {
+        let (files, found) =
+            read_directory(directory.path(), &tracker, &Reading::default()).expect("readable");
+        let listings = tracker.scan(&files, found);
+        let listing = &listings["east.yaml"];
+        assert!(matches!(listing.access, Access::Refused(_)));
+        listing
+            .origin
+            .pod_cidrs
+            .known()
+            .map(|all| all[0].to_string())
+    };
+    // a file of which nothing can be read, whoever asks
+    std::os::unix::fs::symlink("/proc/self/mem", directory.path().join("east.yaml"))
+        .expect("linked");
+    for network in ["10.2.0.0/16", "10.3.0.0/16"] {
+        write(".east.pod-cidrs", network);
+        assert_eq!(networks().as_deref(), Some(network));
+    }
+}
+
+#[test]
 fn a_file_whose_kind_is_unknown_is_not_absent() {
     let directory = tempfile::tempdir().expect("a directory");
     let link = directory.path().join("east.yaml");

@@ -49,19 +49,21 @@ impl Known {
     }
 }
 
-/// A silent member proves nothing: what was known stays.
+/// A silent member proves nothing: what was known stays. What home says of its rights is evidence without it.
 fn export_known(member: &Member, key: &Key) -> ExportKnown {
     if member.withdrawn {
         return ExportKnown::Ended(Evidence::WithdrawAfter);
     }
+    let may_export = member.may_export(&key.namespace);
     let Some(record) = member.pools.get(key) else {
         return if member.pools.knows(key) {
             ExportKnown::Ended(Evidence::PoolAbsent)
+        } else if may_export == MayExport::No {
+            ExportKnown::Ended(Evidence::NotAllowed)
         } else {
             ExportKnown::NotSeen
         };
     };
-    let may_export = member.may_export(&key.namespace);
     // without the networks its entry gets no requests: one that is written keeps those that it has
     let networks_unknown = member.origin.pod_cidrs == Stated::Unreadable;
     match record.facts.export.requested() {

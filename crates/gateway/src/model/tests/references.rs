@@ -428,6 +428,7 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
         "AddressDenied",
         "isthmus.dev/pod-cidrs",
         "pod-cidrs of east at home (kubectl mci check",
+        "the CRD of InferencePoolImport here",
         "--pod-cidr east=CIDR",
     ] {
         assert!(refused.contains(said), "{refused}");

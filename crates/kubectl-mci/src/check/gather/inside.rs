@@ -15,7 +15,9 @@ use k8s_openapi::{
         core::v1::{Pod, Service},
         discovery::v1::EndpointSlice,
     },
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+        CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+    },
 };
 use kube::{
     Api, ResourceExt,
@@ -101,22 +103,28 @@ fn definition(crd: &CustomResourceDefinition) -> Definition {
     let conditions = status.and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
     let versions = crd.spec.versions.iter().filter(|version| version.served);
-    let has_clusters = versions.clone().any(|version| {
-        let schema = version.schema.as_ref();
-        let root = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
-        let status = root.and_then(|root| root.properties.as_ref()?.get("status"));
-        status.is_some_and(|status| {
-            let fields = status.properties.as_ref();
-            fields.is_some_and(|fields| fields.contains_key("clusters"))
-        })
+    let clusters = versions.clone().filter_map(|version| {
+        let root = version.schema.as_ref()?.open_api_v3_schema.as_ref()?;
+        let status = root.properties.as_ref()?.get("status")?;
+        status.properties.as_ref()?.get("clusters")
     });
     Definition {
         established: crd.metadata.deletion_timestamp.is_none()
             && conditions.any(|one| one.type_ == "Established" && one.status == "True"),
         served: versions.map(|version| version.name.clone()).collect(),
         bundle: crd.annotations().get(BUNDLE_VERSION).cloned(),
-        has_clusters,
+        has_clusters: clusters.clone().next().is_some(),
+        has_networks: clusters.clone().any(has_networks),
     }
+}
+
+/// Whether the entries of a status have the networks of their pods.
+fn has_networks(clusters: &JSONSchemaProps) -> bool {
+    let Some(JSONSchemaPropsOrArray::Schema(entry)) = &clusters.items else {
+        return false;
+    };
+    let fields = entry.properties.as_ref();
+    fields.is_some_and(|fields| fields.contains_key("podCIDRs"))
 }
 
 /// What the controller may not do there, one by one; none where it is not known who it is.
@@ -294,5 +302,34 @@ fn kind_of(service: &Service) -> (ServiceKind, Vec<String>) {
             (ServiceKind::LoadBalancer, addresses.collect())
         }
         _ => (ServiceKind::Virtual, cluster_ips),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_crd_of_upstream_or_of_an_earlier_release_is_told_from_ours() {
+        for (status, expected) in [
+            (json!({"controllers": {"type": "array"}}), (false, false)),
+            (
+                json!({"clusters": {"type": "array", "items": {"type": "object", "properties": {"name": {}}}}}),
+                (true, false),
+            ),
+            (
+                json!({"clusters": {"type": "array", "items": {"type": "object", "properties": {"podCIDRs": {}}}}}),
+                (true, true),
+            ),
+        ] {
+            let crd = json!({"metadata": {"name": "x"}, "spec": {
+                "group": "x", "scope": "Namespaced", "names": {"kind": "X", "plural": "xs"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+                    {"type": "object", "properties": {"status": {"type": "object", "properties": status}}}}}]}});
+            let found = definition(&serde_json::from_value(crd).expect("a CRD"));
+            assert_eq!((found.has_clusters, found.has_networks), expected);
+        }
     }
 }

@@ -113,6 +113,10 @@ fn definitions_of(definitions: &BTreeMap<String, Definition>) -> Vec<Line> {
             "the CRD of InferencePoolImport is upstream's: imports here name exporters, and no gateway of ours can use them",
             install,
         ),
+        Some(crd) if !crd.has_networks => Line::bad(
+            "the CRD of InferencePoolImport is of an earlier release: imports here have no networks, so a gateway sends no request to other clusters (AddressDenied)",
+            format!("{install}; before this version's gateway and controller"),
+        ),
         Some(crd) if crd.bundle.as_deref() != Some(BUNDLE_VERSION_VALUE) => Line::warning(
             format!(
                 "the CRD of InferencePoolImport{}: this version comes with {BUNDLE_VERSION_VALUE}",

@@ -232,6 +232,7 @@ fn day(at: Timestamp) -> String {
 /// Reports the rights that home grants a member, where these are missing or cannot be read.
 fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
     let (name, source) = (&member.name, &member.source);
+    let is_unreadable = |what: &str| member.complaints.iter().any(|one| one.starts_with(what));
     let bad = |complaint: &String| {
         let text = format!("{name}: {source}: {complaint}");
         Line::bad(text, "see the annotations in docs/reference.md")
@@ -257,16 +258,36 @@ fn granted(member: &MemberView, facts: &Facts) -> Vec<Line> {
         }
         Some(SourceKind::Secret) | None => facts.join(name),
     };
-    if networks.is_empty() {
+    let is_join =
+        matches!(kind_of(source), Some(SourceKind::Secret) | None) && !facts.is_held(name);
+    // without the flag join keeps what the Secret says
+    let other = |flag: &str| {
+        let flag = if is_join { flag } else { "" };
+        format!("{next}{flag}")
+    };
+    if networks.is_empty() && is_unreadable(POD_CIDRS) {
+        let text = format!(
+            "{name}: the networks of its pods are not known: other clusters send no request to what it exports (AddressDenied)"
+        );
+        lines.push(Line::warning(text, other(" --pod-cidr CIDR")));
+    } else if networks.is_empty() {
         let text = format!(
             "{name}: {source} does not say the networks of its pods: other clusters send no request to what it exports (AddressDenied)"
         );
         lines.push(Line::warning(text, next.clone()));
     } else if let Some(text) = outside(name, networks, facts) {
-        let next = format!("say the whole range of its pods: {next}");
-        lines.push(Line::bad(text, next));
+        let next = other(" --pod-cidr CIDR");
+        lines.push(Line::bad(
+            text,
+            format!("say the whole range of its pods: {next}"),
+        ));
     }
-    if member.export_namespaces.is_none() {
+    if member.export_namespaces.is_none() && is_unreadable(EXPORT_NAMESPACES) {
+        let text = format!(
+            "{name}: it is not known which namespaces it may export: nothing new of it is exported"
+        );
+        lines.push(Line::warning(text, other(" --namespaces NAMES")));
+    } else if member.export_namespaces.is_none() {
         let text = format!(
             "{name}: {source} does not say which namespaces it may export: all but those of the system"
         );

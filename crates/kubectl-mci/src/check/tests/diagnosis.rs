@@ -1,7 +1,9 @@
 //! Clusters that cannot be read, conditions of gateways, and advice that can be followed.
 
+use crd::annotations::{EXPORT_NAMESPACES, POD_CIDRS};
+
 use super::*;
-use crate::{check::facts::Held, status::Unlisted};
+use crate::{check::facts::Held, known::Granted, status::Unlisted};
 
 fn unlisted(is_served: bool) -> Unlisted {
     Unlisted {
@@ -85,17 +87,62 @@ fn advice_for_a_name_that_join_refuses_says_first_how_it_is_given_up() {
     facts.home.members[0].held = Some(Held {
         renewal: "put another kubeconfig into key east.yaml".to_owned(),
         removal: "kubectl patch secret".to_owned(),
+        granted: Granted::of(Some("10.2.0.0/16"), Some("llm")),
     });
     facts.token(0).tried = Tried::Refused("Unauthorized".to_owned());
     let text = advice(&facts);
     let expected = "put another kubeconfig into key east.yaml, or make it a member by join: kubectl patch secret; then kubectl mci join east";
     assert!(text.contains(expected), "{text}");
+    // the new Secret is to record what the old object does
+    let rights = "--home-context west --pod-cidr 10.2.0.0/16 --namespaces llm";
+    assert!(text.contains(rights), "{text}");
     // missing rights need no new membership
     facts.token(0).tried = Tried::Works(None);
     facts.inside(0).denied = Some(Ok(mk_denied("isthmus-mci-controller", 1)));
     let text = advice(&facts);
     assert!(text.contains("kubectl --context east apply"), "{text}");
     assert!(!text.contains("kubectl mci join"), "{text}");
+}
+
+#[test]
+fn a_join_that_is_to_change_what_its_secret_says_has_the_flag_for_it() {
+    // join keeps what the Secret has, unless a flag says otherwise
+    let cases: [(fn(&mut MemberView), &str); 4] = [
+        (
+            |member| member.pod_cidrs = Some(vec!["10.244.0.0/16".to_owned()]),
+            " --home-context west --pod-cidr CIDR",
+        ),
+        (
+            |member| {
+                member.pod_cidrs = Some(Vec::new());
+                member.complaints = vec![format!("{POD_CIDRS} is not used")];
+            },
+            " --home-context west --pod-cidr CIDR",
+        ),
+        (
+            |member| {
+                member.export_namespaces = None;
+                member.complaints = vec![format!("{EXPORT_NAMESPACES} is not used")];
+            },
+            " --home-context west --namespaces NAMES",
+        ),
+        (
+            |member| member.pod_cidrs = Some(Vec::new()),
+            " --home-context west",
+        ),
+    ];
+    for (change, end) in cases {
+        let mut facts = mk_facts();
+        change(&mut facts.view().clusters[0]);
+        let text = advice(&facts);
+        assert!(text.ends_with(end), "{end}: {text}");
+    }
+    // an object that join does not write has no use for a flag
+    let mut facts = mk_facts();
+    facts.view().clusters[0].pod_cidrs = Some(vec!["10.244.0.0/16".to_owned()]);
+    facts.view().clusters[0].source = "file east.yaml".to_owned();
+    let text = advice(&facts);
+    assert!(text.ends_with("beside its kubeconfig"), "{text}");
 }
 
 #[test]

@@ -97,6 +97,29 @@ fn a_namespace_that_a_member_may_not_export_is_withdrawn_and_said() {
     assert_eq!(names(planned(&plan, "b")), ["a"]);
 }
 
+#[rstest::rstest]
+#[case::not_allowed(Some("other"), false)]
+#[case::unreadable(Some("ML"), true)]
+#[case::allowed(Some("ml"), true)]
+fn a_right_that_ended_is_withdrawn_of_a_member_that_was_not_seen_since_the_start(
+    #[case] namespaces: Option<&str>,
+    #[case] stays: bool,
+) {
+    let mut before = mk_world(&["a", "b"]);
+    export(&mut before, "a", "llm");
+    settle(&mut before, &mk_policy(), NOW);
+    let live = member(&before, "b").imports.items[&mk_key("llm")].clone();
+    let mut world = World::new(mk_rules());
+    for name in ["a", "b"] {
+        world.add_member(&mk_name(name), NOW);
+    }
+    describe(&mut world, Some("10.2.0.0/16"), namespaces);
+    connect(&mut world, "b", Vec::new(), vec![live], NOW);
+    settle(&mut world, &mk_policy(), NOW);
+    let expected: &[&str] = if stays { &["a"] } else { &[] };
+    assert_eq!(entries(&world, "b", &mk_key("llm")), expected);
+}
+
 #[test]
 fn one_that_may_not_export_a_pool_imports_it() {
     let mut world = mk_world(&["a", "b"]);
