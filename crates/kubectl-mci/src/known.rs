@@ -126,6 +126,7 @@ impl Known {
                 credentials: None,
                 uid,
                 accepts: None,
+                ignored: Vec::new(),
             });
         }
         let mounted = match setup.map(|setup| &setup.files) {
@@ -230,6 +231,7 @@ impl Known {
                 credentials: None,
                 uid: None,
                 accepts: None,
+                ignored: Vec::new(),
             });
         }
         members.into_values().collect()

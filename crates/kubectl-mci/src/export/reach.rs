@@ -143,6 +143,7 @@ mod tests {
                 namespaces: None,
                 pools: Ok(Vec::new()),
                 imports: Ok(serde_json::from_value(imports).expect("imports")),
+                ignored: Vec::new(),
             }),
         }
     }

@@ -9,6 +9,8 @@ use kube::ResourceExt;
 use mci_inventory::{Credentials, SECRET_KEYS, is_no_kubeconfig, statement_files};
 use mci_model::index::origin::SourceKind;
 
+use crate::ignored::{self, Kind};
+
 /// The object that names a member; in the order in which they win a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
@@ -44,6 +46,8 @@ pub(crate) struct Definition {
     pub(crate) uid: Option<String>,
     /// Uid of a cluster that may take the name over.
     pub(crate) accepts: Option<String>,
+    /// Annotations of the object that have no effect.
+    pub(crate) ignored: Vec<String>,
 }
 
 // === impl Source ===
@@ -109,6 +113,7 @@ pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
         credentials: Some(read(&bytes.0)),
         uid: None,
         accepts: None,
+        ignored: Vec::new(),
     });
     keys.collect()
 }
@@ -139,6 +144,7 @@ pub(crate) fn of_secret(secret: &Secret) -> Definition {
         )),
         uid: None,
         accepts: annotation(ACCEPT_IDENTITY),
+        ignored: ignored::of_member(Kind::Secret, &secret.metadata),
     }
 }
 
@@ -166,6 +172,7 @@ pub(super) fn of_profile(profile: &ClusterProfile) -> Option<Definition> {
         credentials: None,
         uid: None,
         accepts: profile.annotations().get(ACCEPT_IDENTITY).cloned(),
+        ignored: ignored::of_member(Kind::Profile, &profile.metadata),
     })
 }
 
