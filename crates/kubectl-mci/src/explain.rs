@@ -1,6 +1,6 @@
 //! `kubectl mci explain`: what the controller says of one pool; where it cannot be asked, what conditions say.
 
-use std::io::Write;
+use std::{fmt::Write as _, io::Write};
 
 use anyhow::bail;
 use kube::ResourceExt;
@@ -13,8 +13,9 @@ use crate::{
     contexts::Contexts,
     controller::{self, PageError},
     fleet::Fleet,
+    ignored::Ignored,
     output::{Paint, plain, table},
-    status::{self, ClusterRow, GatewayView},
+    status::{self, ClusterRow, GatewayView, Seen},
 };
 
 pub(crate) async fn explain(
@@ -35,15 +36,11 @@ pub(crate) async fn explain(
     let problem = match controller::page(&home, home_namespace, &path).await {
         Ok(page) => match serde_json::from_str::<Explanation>(&page) {
             Ok(explanation) => {
-                let (gateways, not_seen) = match Fleet::of(&fleet_args, contexts).await {
-                    Ok(fleet) => gateways(&fleet, &namespace, &name).await,
-                    Err(error) => (Vec::new(), vec![format!("{error:#}")]),
+                let seen = match Fleet::of(&fleet_args, contexts).await {
+                    Ok(fleet) => Ok(status::gather(&fleet.looks, Some(&namespace)).await),
+                    Err(error) => Err(format!("{error:#}")),
                 };
-                let explained = Explained {
-                    explanation,
-                    gateways,
-                    not_seen,
-                };
+                let explained = Explained::new(explanation, seen, &name);
                 let format = fleet_args.output;
                 let text = format.render(&explained, || readable(&explained))?;
                 return Ok(out.write_all(text.as_bytes())?);
@@ -63,6 +60,7 @@ pub(crate) async fn explain(
     fleet.note_unseen_secrets();
     let mut seen = status::judge(&status::gather(&fleet.looks, Some(&namespace)).await);
     seen.pools.retain(|one| one.name == name);
+    seen.ignored.retain(|one| one.name == name);
     let mut problems = seen.clusters.iter().flat_map(ClusterRow::problems);
     if seen.pools.is_empty() && problems.next().is_none() {
         bail!("{namespace}/{name}: no cluster exports it or has an import of it");
@@ -82,14 +80,39 @@ struct Explained {
     /// Why the gateways of a cluster could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_seen: Vec<String>,
+    /// Annotations of the pools and imports that have no effect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignored: Vec<Ignored>,
+}
+
+// === impl Explained ===
+
+impl Explained {
+    /// With what was seen in the clusters, or why nothing was.
+    fn new(explanation: Explanation, seen: Result<Vec<Seen>, String>, name: &str) -> Self {
+        let (seen, problem) = match seen {
+            Ok(seen) => (seen, None),
+            Err(problem) => (Vec::new(), Some(problem)),
+        };
+        let (gateways, mut not_seen) = gateways(&seen, name);
+        not_seen.extend(problem);
+        let mut ignored = status::judge(&seen).ignored;
+        ignored.retain(|one| one.name == name);
+        Self {
+            explanation,
+            gateways,
+            not_seen,
+            ignored,
+        }
+    }
 }
 
 /// The conditions that the gateways of each cluster report for its import, and why those of some cluster could not be
 /// read.
-async fn gateways(fleet: &Fleet, namespace: &str, name: &str) -> (Vec<GatewayView>, Vec<String>) {
+fn gateways(seen: &[Seen], name: &str) -> (Vec<GatewayView>, Vec<String>) {
     let mut found = Vec::new();
     let mut not_seen = Vec::new();
-    for seen in status::gather(&fleet.looks, Some(namespace)).await {
+    for seen in seen {
         let imports = match &seen.facts {
             Ok(facts) => facts.imports.as_ref().map_err(|error| &error.problem),
             Err(problem) => Err(problem),
@@ -111,6 +134,7 @@ fn readable(explained: &Explained) -> String {
         explanation,
         gateways,
         not_seen,
+        ignored,
     } = explained;
     let mut text = render(explanation);
     let rows = gateways.iter().map(|view| {
@@ -138,6 +162,10 @@ fn readable(explained: &Explained) -> String {
         text.push_str(problem);
         text.push('\n');
     }
+    for ignored in ignored {
+        // writing to a String cannot fail
+        let _ = writeln!(text, "ignored: {ignored}");
+    }
     let lines = text.lines().map(plain);
     lines.fold(String::new(), |all, line| all + &line + "\n")
 }
@@ -163,6 +191,7 @@ mod tests {
                 message: "east ParentModeUnsupported".to_owned(),
             }],
             not_seen: vec!["north: no answer".to_owned()],
+            ignored: Vec::new(),
         };
         let text = readable(&explained);
         let lines: Vec<&str> = text.lines().rev().take(3).collect();

@@ -131,6 +131,7 @@ impl Known {
                 uid,
                 accepts: None,
                 granted: setup.self_granted(),
+                ignored: Vec::new(),
             });
         }
         let mounted = match setup.map(|setup| &setup.files) {
@@ -236,6 +237,7 @@ impl Known {
                 uid: None,
                 accepts: None,
                 granted: Granted::default(),
+                ignored: Vec::new(),
             });
         }
         members.into_values().collect()

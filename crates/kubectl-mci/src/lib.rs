@@ -19,6 +19,7 @@ mod controller;
 mod explain;
 mod export;
 mod fleet;
+mod ignored;
 mod join;
 mod known;
 mod leave;

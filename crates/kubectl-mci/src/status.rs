@@ -14,7 +14,7 @@ pub(crate) use self::gateways::{GatewayView, gateways};
 pub(crate) use self::gather::gather;
 pub(crate) use self::judge::judge;
 pub(crate) use self::text::render;
-use crate::{args::StatusArgs, contexts::Contexts, fleet::Fleet, output::Paint};
+use crate::{args::StatusArgs, contexts::Contexts, fleet::Fleet, ignored::Ignored, output::Paint};
 
 /// A cluster, as it was seen.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub(crate) struct Facts {
     pub(crate) namespaces: Option<BTreeSet<String>>,
     pub(crate) pools: Result<Vec<InferencePool>, Unlisted>,
     pub(crate) imports: Result<Vec<InferencePoolImport>, Unlisted>,
+    /// Annotations that have no effect on objects of other kinds.
+    pub(crate) ignored: Vec<Ignored>,
 }
 
 /// Why objects of a kind could not be listed. It does not show whether there are any.
@@ -48,6 +50,9 @@ pub(crate) struct Unlisted {
 pub(crate) struct Status {
     pub(crate) clusters: Vec<ClusterRow>,
     pub(crate) pools: Vec<PoolRow>,
+    /// Annotations that have no effect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ignored: Vec<Ignored>,
 }
 
 /// A column of the table.

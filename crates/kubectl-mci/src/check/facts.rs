@@ -126,6 +126,8 @@ pub(crate) struct MemberFacts {
     /// The other object that holds the name; none where `kubectl mci join` renews the membership.
     pub(crate) held: Option<Held>,
     pub(crate) credentials: CredentialFacts,
+    /// Annotations of its object that have no effect.
+    pub(crate) ignored: Vec<String>,
 }
 
 /// A name that another object than the Secret of `kubectl mci join` holds.
@@ -256,6 +258,8 @@ pub(crate) enum Picker {
         addresses: Vec<String>,
         /// Ready endpoints.
         ready: usize,
+        /// Annotations of it, or about it, that have no effect.
+        ignored: Vec<String>,
     },
 }
 

@@ -171,6 +171,7 @@ async fn members(members: &[Definition], home: &Cluster, namespace: &str) -> Vec
         name: one.name.clone(),
         source: one.source.to_string(),
         held: held(one, &home.context, namespace),
+        ignored: one.ignored.clone(),
         credentials: match (&one.source, &one.credentials) {
             (Source::Home, _) => CredentialFacts::OfHome,
             (_, None) => CredentialFacts::Elsewhere,

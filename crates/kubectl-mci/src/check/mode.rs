@@ -74,6 +74,7 @@ mod tests {
                 namespaces: None,
                 pools: Ok(serde_json::from_value(pools).expect("pools")),
                 imports: Ok(serde_json::from_value(imports).expect("imports")),
+                ignored: Vec::new(),
             }),
         };
         vec![mk("east", pool, json!([])), mk("west", json!([]), import)]

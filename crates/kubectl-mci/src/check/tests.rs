@@ -33,6 +33,7 @@ fn mk_facts() -> Facts {
         name: name.to_owned(),
         source: format!("Secret isthmus-system/{name}"),
         held: None,
+        ignored: Vec::new(),
         credentials: CredentialFacts::InSecret(Ok(TokenFacts {
             server: format!("https://{name}"),
             life: Some(Life {
@@ -99,6 +100,7 @@ fn mk_cluster(name: &str) -> ClusterFacts {
         kind: ServiceKind::Headless,
         addresses: Vec::new(),
         ready: 2,
+        ignored: Vec::new(),
     };
     let key = ("llm".to_owned(), "llama".to_owned());
     let pickers = (name == "east").then_some((key, Ok(picker)));
@@ -154,6 +156,7 @@ fn mk_seen(name: &str, pools: serde_json::Value, imports: serde_json::Value) -> 
             namespaces: Some(["llm".to_owned()].into()),
             pools: Ok(serde_json::from_value(pools).expect("pools")),
             imports: Ok(serde_json::from_value(imports).expect("imports")),
+            ignored: Vec::new(),
         }),
     }
 }
@@ -544,6 +547,29 @@ fn what_is_wrong_with_an_exported_pool_is_one_line() {
         ),
         (
             |f| {
+                if let Picker::Service { ignored, .. } = f.picker() {
+                    ignored.push("annotation a/b is ignored".to_owned());
+                }
+            },
+            Level::Warning,
+            "llm/llama in east: annotation a/b is ignored",
+        ),
+        (
+            |f| {
+                let mut pool = mk_pool();
+                pool[0]["metadata"]["annotations"]["isthmus.dev/helth-port"] = json!("9003");
+                f.seen[0] = mk_seen("east", pool, json!([]));
+            },
+            Level::Warning,
+            "InferencePool llm/llama in east: annotation isthmus.dev/helth-port has no effect",
+        ),
+        (
+            |f| f.home.members[0].ignored = vec!["annotation a/b has no effect".to_owned()],
+            Level::Warning,
+            "east: Secret isthmus-system/east: annotation a/b has no effect",
+        ),
+        (
+            |f| {
                 f.seen[1] = mk_seen("west", json!([]), json!([]));
                 f.seen[1].facts.as_mut().expect("seen").namespaces =
                     Some(std::collections::BTreeSet::new());
@@ -560,6 +586,7 @@ fn mk_picker(kind: ServiceKind, addresses: &[&str], ready: usize) -> Picker {
         kind,
         addresses: addresses.iter().map(|one| (*one).to_owned()).collect(),
         ready,
+        ignored: Vec::new(),
     }
 }
 

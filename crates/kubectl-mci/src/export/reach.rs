@@ -297,6 +297,7 @@ current-context: kind-east
                 namespaces: None,
                 pools: Ok(Vec::new()),
                 imports: Ok(serde_json::from_value(imports).expect("imports")),
+                ignored: Vec::new(),
             }),
         }
     }

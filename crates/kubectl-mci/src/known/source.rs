@@ -10,6 +10,7 @@ use mci_inventory::{Credentials, SECRET_KEYS, is_no_kubeconfig, statement_files}
 use mci_model::index::origin::SourceKind;
 
 use super::Granted;
+use crate::ignored::{self, Kind};
 
 /// The object that names a member; in the order in which they win a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +49,8 @@ pub(crate) struct Definition {
     pub(crate) accepts: Option<String>,
     /// The rights that its object records.
     pub(crate) granted: Granted,
+    /// Annotations of the object that have no effect.
+    pub(crate) ignored: Vec<String>,
 }
 
 // === impl Source ===
@@ -121,6 +124,7 @@ pub(super) fn of_keys(secret: &Secret) -> Vec<Definition> {
             let [networks, namespaces] = statement_files(name_of(key)).map(|file| text(&file));
             Granted::of(networks.as_deref(), namespaces.as_deref())
         },
+        ignored: Vec::new(),
     });
     keys.collect()
 }
@@ -152,6 +156,7 @@ pub(crate) fn of_secret(secret: &Secret) -> Definition {
         uid: None,
         accepts: annotation(ACCEPT_IDENTITY),
         granted: Granted::of_annotations(secret.annotations()),
+        ignored: ignored::of_member(Kind::Secret, &secret.metadata),
     }
 }
 
@@ -185,6 +190,7 @@ pub(super) fn of_profile(profile: &ClusterProfile) -> Option<Definition> {
         credentials: None,
         uid: None,
         accepts: annotation(ACCEPT_IDENTITY),
+        ignored: ignored::of_member(Kind::Profile, &profile.metadata),
         granted: Granted::of(
             stated(POD_CIDRS).as_deref(),
             stated(EXPORT_NAMESPACES).as_deref(),

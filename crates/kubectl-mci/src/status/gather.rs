@@ -2,18 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use crd::{InferencePoolImport, inference_pool::InferencePool};
+use crd::{
+    InferencePoolImport,
+    annotations::{IMPORT_GROUP, POOL_KIND},
+    inference_pool::InferencePool,
+};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Resource, ResourceExt, api::ListParams};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ApiResource, DynamicObject, ListParams},
+};
 
 use super::{Facts, Seen, Unlisted};
 use crate::{
     cluster::{CallError, Cluster},
     fleet::Look,
+    ignored::{self, Ignored, Kind},
 };
 
-/// Clusters looked at side by side: each is three lists.
+/// Clusters looked at side by side: each is four lists.
 const AT_ONCE: usize = 16;
 
 /// What each cluster has, in a namespace or, with none, in all; in the order of `looks`.
@@ -34,11 +42,14 @@ pub(crate) async fn gather(looks: &[Look], namespace: Option<&str>) -> Vec<Seen>
 
 async fn read(cluster: &Cluster, namespace: Option<&str>) -> Result<Facts, CallError> {
     let params = ListParams::default();
-    let (namespaces, pools, imports) = futures::join!(
+    let (namespaces, pools, imports, mut ignored) = futures::join!(
         namespaces(cluster, namespace),
         cluster.list(namespace, &params),
         cluster.list(namespace, &params),
+        old_pools(cluster, namespace),
     );
+    let (namespaces, others) = namespaces.unzip();
+    ignored.extend(others.into_iter().flatten());
     match (pools, imports) {
         // the cluster does not answer, or its user may read nothing
         (Err(error), Err(other)) if !error.is_not_found() && !other.is_not_found() => Err(error),
@@ -46,20 +57,54 @@ async fn read(cluster: &Cluster, namespace: Option<&str>) -> Result<Facts, CallE
             namespaces,
             pools: pools.map_err(|error| unlisted::<InferencePool>(cluster, error)),
             imports: imports.map_err(|error| unlisted::<InferencePoolImport>(cluster, error)),
+            ignored,
         }),
     }
 }
 
-/// None where the user may not see them: not everybody who looks at pools may.
-async fn namespaces(cluster: &Cluster, namespace: Option<&str>) -> Option<BTreeSet<String>> {
-    if let Some(name) = namespace {
-        let found = cluster.get_global::<Namespace>(name).await.ok()?;
-        return Some(found.iter().map(ResourceExt::name_any).collect());
-    }
-    let api: Api<Namespace> = Api::all(cluster.client());
+/// Their names, and annotations of theirs without effect. None where the user may not see them: not everybody who looks
+/// at pools may.
+async fn namespaces(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+) -> Option<(BTreeSet<String>, Vec<Ignored>)> {
+    let found: Vec<Namespace> = if let Some(name) = namespace {
+        let found = cluster.get_global(name).await.ok()?;
+        found.into_iter().collect()
+    } else {
+        let api: Api<Namespace> = Api::all(cluster.client());
+        let params = ListParams::default();
+        let listed = cluster.call("list namespaces", api.list(&params)).await;
+        listed.ok()?.items
+    };
+    let names = found.iter().map(ResourceExt::name_any).collect();
+    let ignored = found
+        .iter()
+        .flat_map(|one| ignored::of_other(Kind::Namespace, &cluster.name, &one.metadata));
+    Some((names, ignored.collect()))
+}
+
+/// Annotations of pools of the old API group, which are not exported: `kubectl annotate inferencepool` may mean either.
+/// None where these cannot be listed: most clusters do not serve them.
+async fn old_pools(cluster: &Cluster, namespace: Option<&str>) -> Vec<Ignored> {
+    let resource = ApiResource {
+        group: IMPORT_GROUP.to_owned(),
+        version: "v1alpha2".to_owned(),
+        api_version: format!("{IMPORT_GROUP}/v1alpha2"),
+        kind: POOL_KIND.to_owned(),
+        plural: "inferencepools".to_owned(),
+    };
+    let api: Api<DynamicObject> = match namespace {
+        Some(name) => Api::namespaced_with(cluster.client(), name, &resource),
+        None => Api::all_with(cluster.client(), &resource),
+    };
     let params = ListParams::default();
-    let listed = cluster.call("list namespaces", api.list(&params)).await;
-    Some(listed.ok()?.iter().map(ResourceExt::name_any).collect())
+    let listed = cluster.call("list old pools", api.list_metadata(&params));
+    let found = listed.await.map(|listed| listed.items).unwrap_or_default();
+    let found = found
+        .iter()
+        .flat_map(|one| ignored::of_other(Kind::OldPool, &cluster.name, &one.metadata));
+    found.collect()
 }
 
 /// A kind that is not served in the version that is read may still have objects.

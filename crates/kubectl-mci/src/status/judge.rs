@@ -14,7 +14,10 @@ use mci_model::export::{Export, parse_export};
 use super::{
     Cell, ClusterRow, Exports, Facts, Hole, Imports, Kind, PoolRow, Seen, Status, gateways,
 };
-use crate::export::{ModeName, exported_condition};
+use crate::{
+    export::{ModeName, exported_condition},
+    ignored::{self, Ignored},
+};
 
 /// Namespace and name.
 type Key = (String, String);
@@ -42,7 +45,22 @@ pub(crate) fn judge(seen: &[Seen]) -> Status {
     Status {
         clusters: clusters.collect(),
         pools: pools.collect(),
+        ignored: ignored(seen),
     }
+}
+
+/// Annotations that have no effect, by cluster.
+fn ignored(seen: &[Seen]) -> Vec<Ignored> {
+    let mut found = Vec::new();
+    for one in seen {
+        let Ok(facts) = &one.facts else { continue };
+        let pools = facts.pools.iter().flatten();
+        found.extend(pools.flat_map(|pool| ignored::of_pool(&one.cluster, pool)));
+        let imports = facts.imports.iter().flatten();
+        found.extend(imports.flat_map(|import| ignored::of_import(&one.cluster, import)));
+        found.extend(facts.ignored.iter().cloned());
+    }
+    found
 }
 
 /// All that anybody exports or has an import of; pools that stay at home are nobody's business.

@@ -1,7 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::output::{Format, Paint};
+use crate::{
+    ignored::Ignored,
+    output::{Format, Paint},
+};
 
 fn mk_pool(export: Option<&str>, exported: Option<(&str, &str, &str)>) -> InferencePool {
     let conditions = exported.map(|(status, reason, message)| {
@@ -47,6 +50,7 @@ fn mk_seen(name: &str, pools: Vec<InferencePool>, imports: Vec<InferencePoolImpo
             namespaces: Some(["llm".to_owned()].into()),
             pools: Ok(pools),
             imports: Ok(imports),
+            ignored: Vec::new(),
         }),
     }
 }
@@ -231,6 +235,36 @@ fn imports_that_could_not_be_listed_are_not_missing() {
     assert_eq!(holes(&seen), []);
     let text = text::render(&judge(&seen), Paint::Plain);
     assert!(text.contains("llm/llama   exports   ?\n"), "{text}");
+}
+
+#[test]
+fn annotations_without_effect_are_reported_also_of_a_pool_that_is_not_exported() {
+    let mut pool = mk_pool(None, None);
+    let typo = ("inference.networking.x-k8s.io/exprot", "ClusterSet");
+    let annotations = [typo].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pool.metadata.annotations = Some(annotations.into());
+    let mut import = mk_import(OURS, &[]);
+    let export = ("inference.networking.x-k8s.io/export", "ClusterSet");
+    let annotations = [export].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    import.metadata.annotations = Some(annotations.into());
+    let mut west = mk_seen("west", vec![], vec![import]);
+    west.facts.as_mut().expect("facts").ignored = vec![Ignored {
+        cluster: "west".to_owned(),
+        kind: "Namespace",
+        namespace: String::new(),
+        name: "llm".to_owned(),
+        message: "annotation a/b has no effect".to_owned(),
+    }];
+    let status = judge(&[mk_seen("east", vec![pool], vec![]), west]);
+    let text = text::render(&status, Paint::Plain);
+    for expected in [
+        "ignored: InferencePool llm/llama in east: annotation inference.networking.x-k8s.io/exprot has no effect",
+        "ignored: InferencePoolImport llm/llama in west: annotation inference.networking.x-k8s.io/export has no effect",
+        "ignored: Namespace llm in west: annotation a/b has no effect",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    assert_eq!(status.ignored.len(), 3);
 }
 
 /// An import with the condition that a Gateway reports for it.

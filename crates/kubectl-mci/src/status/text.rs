@@ -3,7 +3,7 @@
 use super::{Cell, ClusterRow, Hole, Kind, Status};
 use crate::output::{Paint, Tone, plain, table};
 
-/// A table of pools × clusters, then the holes, then the clusters that could not be looked at.
+/// A table of pools × clusters, then the holes, the annotations without effect, and the clusters that could not be looked at.
 pub(crate) fn render(status: &Status, paint: Paint) -> String {
     let mut text = String::new();
     if status.pools.is_empty() {
@@ -32,6 +32,12 @@ pub(crate) fn render(status: &Status, paint: Paint) -> String {
         text.push('\n');
         let head = ["POOL", "IN", "FROM", "REASON", "MESSAGE"];
         text.push_str(&paint.paint(Tone::Warning, &table(&head, &holes)));
+    }
+    for ignored in &status.ignored {
+        text.push('\n');
+        let line = plain(&format!("ignored: {ignored}"));
+        text.push_str(&paint.paint(Tone::Warning, &line));
+        text.push('\n');
     }
     let unseen = status.clusters.iter().flat_map(ClusterRow::problems);
     for problem in unseen {

@@ -29,6 +29,7 @@ use crate::{
     check::facts::{ClassFacts, Definition, Denied, Inside, Picker, Read, ServiceKind, Version},
     check::judge::definition_names,
     cluster::{CallError, Cluster},
+    ignored,
     member::{MemberRights, Right, Subject},
 };
 
@@ -244,6 +245,7 @@ async fn picker(cluster: &Cluster, pool: &InferencePool) -> Result<Picker, CallE
         kind,
         addresses,
         ready: ready.len(),
+        ignored: ignored::of_picker(pool, &service),
     })
 }
 

@@ -37,7 +37,14 @@ pub(super) fn group(facts: &Facts) -> Group {
             ),
         ));
     }
-    lines.extend(home.members.iter().map(|one| credentials(one, facts)));
+    for member in &home.members {
+        lines.push(credentials(member, facts));
+        let ignored = member.ignored.iter();
+        lines.extend(ignored.map(|message| {
+            let text = format!("{}: {}: {message}", member.name, member.source);
+            Line::of(Level::Warning, text, None)
+        }));
+    }
     match &home.view {
         Some(Ok(view)) => lines.extend(said(view, facts)),
         Some(Err(problem)) => lines.push(Line::of(
@@ -129,6 +136,7 @@ fn credentials(member: &MemberFacts, facts: &Facts) -> Line {
         source,
         // reported together with the advice
         held: _,
+        ignored: _,
         credentials,
     } = member;
     let again = format!("a new one: {}", facts.join(name));

@@ -17,13 +17,15 @@ pub(super) fn group(facts: &Facts) -> Option<Group> {
         .iter()
         .flat_map(|row| unseen(row, facts))
         .collect();
-    if status.pools.is_empty() && lines.is_empty() {
+    if status.pools.is_empty() && status.ignored.is_empty() && lines.is_empty() {
         return None;
     }
     for pool in &status.pools {
         lines.extend(pickers(pool, facts));
         lines.extend(imports(pool));
     }
+    let ignored = status.ignored.iter();
+    lines.extend(ignored.map(|ignored| Line::of(Level::Warning, ignored.to_string(), None)));
     Some(Group {
         title: "pools".to_owned(),
         lines,
@@ -49,6 +51,14 @@ fn pickers(pool: &PoolRow, facts: &Facts) -> Vec<Line> {
         if let Some(picker) = inside.pickers.get(&key) {
             let what = format!("{}/{} in {}", pool.namespace, pool.name, cluster.name);
             lines.push(judge(&what, picker));
+            if let Ok(Picker::Service { ignored, .. }) = picker {
+                let ignored = ignored.iter();
+                lines.extend(
+                    ignored.map(|message| {
+                        Line::of(Level::Warning, format!("{what}: {message}"), None)
+                    }),
+                );
+            }
         }
     }
     lines
@@ -73,6 +83,7 @@ fn judge(what: &str, picker: &Read<Picker>) -> Line {
             kind,
             addresses,
             ready,
+            ignored: _,
         } => service(what, name, *kind, addresses, *ready),
     }
 }
