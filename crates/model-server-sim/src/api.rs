@@ -2,7 +2,7 @@
 //!
 //! [`request`] reads and checks a body, [`prompt`] is what the model would read of it, [`answer`] gives the
 //! result the shape of its API, [`stream`] sends it token by token, [`error`] says what went wrong, [`source`]
-//! finds token ids that others made. The handlers are in [`generation`], [`triton`], [`embeddings`], [`tokens`] and [`models`].
+//! finds token ids that others made, [`responses`] keeps responses. The handlers are in [`generation`], [`triton`], [`embeddings`], [`tokens`] and [`models`].
 
 mod answer;
 mod embeddings;
@@ -12,6 +12,7 @@ mod models;
 mod object;
 mod prompt;
 mod request;
+mod responses;
 mod source;
 mod stream;
 mod tokens;
@@ -31,7 +32,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
-pub(crate) use self::{error::ApiError, request::Input, source::Tokens};
+pub(crate) use self::{error::ApiError, request::Input, responses::Responses, source::Tokens};
 use crate::{args::EngineKind, server::App};
 
 /// 60 s: what the endpoint picker gives a body too.
@@ -46,6 +47,8 @@ pub(crate) fn routes(engine: EngineKind) -> Router<Arc<App>> {
         .route("/v1/chat/completions", post(generation::chat))
         .route("/v1/completions", post(generation::completions))
         .route("/v1/responses", post(generation::responses))
+        .route("/v1/responses/{id}", get(responses::get))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/v1/messages", post(generation::messages))
         .route("/inference/v1/generate", post(generation::tokens))
         .route("/v1/embeddings", post(embeddings::embeddings))

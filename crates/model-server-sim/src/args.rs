@@ -1,6 +1,6 @@
 //! Flags; [`settings`] checks what they say together.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 
 use clap::{Parser, ValueEnum};
 use process::{LogArgs, Program};
@@ -23,6 +23,9 @@ pub use self::{
     settings::{Identity, Settings},
     tokens::{AcceptError, AcceptTokens, CacheSettings, TokenSettings},
 };
+
+/// More than a machine has for one engine.
+const MAX_API_SERVERS: u16 = 16;
 
 /// Simulates model servers such as vLLM: their APIs with streams, queue, batch, KV cache, LoRA adapters and
 /// metrics.
@@ -142,6 +145,18 @@ pub struct Args {
     )]
     max_request_body_bytes: NonZeroUsize,
 
+    /// Processes that accept requests for the engine, 1 to 16, as vLLM's flag of this name: connections are spread over them,
+    /// each keeps responses for itself, and /metrics has the values of all
+    #[arg(long, env = "API_SERVER_COUNT", value_name = "PROCESSES", default_value = "1",
+        value_parser = api_servers)]
+    api_server_count: NonZeroU16,
+
+    /// Responses of /v1/responses that are kept, at most 1000: clients may get them and go on from them, as with vLLM's
+    /// VLLM_ENABLE_RESPONSES_API_STORE; the oldest make room
+    #[arg(long, env = "RESPONSES_STORE", value_name = "RESPONSES", default_value_t = 0,
+        value_parser = clap::value_parser!(u16).range(..=1000))]
+    responses_store: u16,
+
     /// Whose metric names /metrics has; the APIs are those of vLLM but for the two engines in Triton,
     /// which have its generate extension
     #[arg(long, env = "ENGINE", value_enum, default_value_t = EngineKind::Vllm)]
@@ -187,6 +202,12 @@ pub struct Args {
 
     #[command(flatten)]
     log: LogArgs,
+}
+
+fn api_servers(text: &str) -> Result<NonZeroU16, String> {
+    let count: Option<NonZeroU16> = text.parse().ok();
+    let count = count.filter(|count| count.get() <= MAX_API_SERVERS);
+    count.ok_or_else(|| format!("is not a number from 1 to {MAX_API_SERVERS}"))
 }
 
 /// What is answered.

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, io, time::Duration};
 
-use axum::{Router, response::Response};
+use axum::{Extension, Router, response::Response};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -31,6 +31,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reset;
 
+/// The number of the connection that a request came on, from 0.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionNumber(pub(crate) usize);
+
 /// What hyper is told of such a response.
 #[derive(Debug, thiserror::Error)]
 #[error("reset, as /admin/config says")]
@@ -55,6 +59,7 @@ pub async fn listen(
     limits: ConnectionLimits,
 ) {
     let mut connections = JoinSet::new();
+    let mut numbers = (0_usize..).map(ConnectionNumber);
     loop {
         tokio::select! {
             () = shutdown.drain.cancelled() => break,
@@ -62,7 +67,9 @@ pub async fn listen(
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
                     let drain = shutdown.drain.clone();
-                    connections.spawn(connection(stream, router.clone(), limits.keep_alive, drain));
+                    let number = numbers.next().unwrap_or(ConnectionNumber(0));
+                    let service = numbered(router.clone(), number);
+                    connections.spawn(connection(stream, service, limits.keep_alive, drain));
                 }
                 Err(error) => accept_failed(&error).await,
             },
@@ -103,6 +110,11 @@ fn send_or_reset(result: Result<Response, Infallible>) -> Result<Response, ToldT
         Ok(response) => Ok(response),
         Err(never) => match never {},
     }
+}
+
+/// The router, which finds the number of its connection in each request.
+fn numbered(router: Router, number: ConnectionNumber) -> Router {
+    router.layer(Extension(number))
 }
 
 async fn connection(

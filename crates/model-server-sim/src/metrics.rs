@@ -2,13 +2,17 @@
 
 mod page;
 mod sglang;
+mod shared;
 mod triton;
 mod trtllm;
 mod vllm;
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
-pub(crate) use self::page::{CONTENT_TYPE, Page};
+pub(crate) use self::{
+    page::{CONTENT_TYPE, Page},
+    shared::{AdapterSet, SharedPage},
+};
 use crate::{args::EngineKind, engine::Snapshot};
 
 /// What the page tells besides the engine's own numbers.
@@ -28,10 +32,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) legacy_names: bool,
     /// LoRA adapters that can run at the same time; `None`: LoRA is off.
     pub(crate) max_adapters: Option<NonZeroUsize>,
-    /// When the page is made, in seconds since 1970.
-    pub(crate) now: f64,
-    /// Seconds since 1970.
-    pub(crate) process_start: f64,
+    /// The sets of adapters with their values: times in seconds since 1970, or sums of these.
+    pub(crate) adapter_sets: Vec<(AdapterSet, f64)>,
+    /// Seconds since 1970; `None`: several processes share the page, which then has no such value.
+    pub(crate) process_start: Option<f64>,
     /// Lines of no meaning that make the page longer.
     pub(crate) padding_lines: u32,
     pub(crate) fake: FakeValues,
@@ -83,12 +87,14 @@ pub(crate) fn render(facts: &Facts<'_>, engine: &Snapshot) -> String {
     for line in 0..facts.padding_lines {
         page.sample("sim_padding", &[("line", &line.to_string())], 0.0);
     }
-    page.head(
-        "process_start_time_seconds",
-        "gauge",
-        "Start time of the process since unix epoch in seconds.",
-    );
-    page.sample("process_start_time_seconds", &[], facts.process_start);
+    if let Some(start) = facts.process_start {
+        page.head(
+            "process_start_time_seconds",
+            "gauge",
+            "Start time of the process since unix epoch in seconds.",
+        );
+        page.sample("process_start_time_seconds", &[], start);
+    }
     page.finish()
 }
 

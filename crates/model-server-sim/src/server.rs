@@ -10,7 +10,7 @@ use std::{
 
 use axum::{
     Json, Router,
-    extract::State,
+    extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::map_response,
     response::{IntoResponse, Response},
@@ -34,8 +34,8 @@ use crate::{
     args::Settings,
     engine::{Content, Dice, Engine, Latency},
     kv_events::{self, BindError, KvEvents, Sockets},
-    listen::{ConnectionLimits, listen},
-    metrics::{self, Facts},
+    listen::{ConnectionLimits, ConnectionNumber, listen},
+    metrics::{self, AdapterSet, Facts, SharedPage},
     models::Models,
 };
 
@@ -74,6 +74,10 @@ pub(crate) struct App {
     pub(crate) admin: Admin,
     pub(crate) models: Models,
     pub(crate) tokens: api::Tokens,
+    /// By API server.
+    responses: Vec<api::Responses>,
+    /// Where several API servers share the metrics page.
+    shared_page: Option<SharedPage>,
     pub(crate) started: Timestamp,
     /// When the simulated loading of the model ends.
     loaded: Instant,
@@ -87,6 +91,10 @@ pub(crate) struct App {
     /// Number of requests that named no rank.
     unranked: AtomicU64,
 }
+
+/// One of the processes that accept requests for the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ApiServer(usize);
 
 /// Serves until the drain is over: after `shutdown.drain` nothing new is accepted and what was begun may
 /// finish within the drain timeout, or until `shutdown.now`.
@@ -151,11 +159,16 @@ impl Server {
     pub fn new(settings: Settings, draining: CancellationToken) -> Self {
         let latency = Latency::from(&settings.knobs.latency);
         let kv_events = KvEvents::new(&settings).map(Arc::new);
+        let api_servers = usize::from(settings.api_servers.get());
         let app = App {
             engine: Engine::new(settings.limits, latency, Dice::new(settings.chance_seed)),
             admin: Admin::new(settings.knobs.clone(), settings.chance_seed),
             models: Models::new(&settings.served_models, &settings.lora_modules),
             tokens: api::Tokens::start(settings.tokens.clone()),
+            responses: (0..api_servers)
+                .map(|nth| api::Responses::new(ApiServer(nth), settings.responses_store))
+                .collect(),
+            shared_page: (api_servers > 1).then(|| SharedPage::new(api_servers)),
             started: Timestamp::now(),
             loaded: Instant::now() + settings.startup_duration,
             draining,
@@ -262,6 +275,18 @@ impl App {
         Ok(rank.unwrap_or_else(|| Arc::clone(self)))
     }
 
+    /// The API server that has the connection of a request. A request without a connection is of the first.
+    pub(crate) fn api_server(&self, request: &Request) -> ApiServer {
+        let connection = request.extensions().get::<ConnectionNumber>();
+        let connection = connection.map_or(0, |ConnectionNumber(number)| *number);
+        ApiServer(connection % self.responses.len())
+    }
+
+    /// The responses that this API server keeps.
+    pub(crate) fn responses(&self, ApiServer(number): ApiServer) -> &api::Responses {
+        &self.responses[number]
+    }
+
     /// Differs from answer to answer and from pod to pod; the same row for the same seed.
     pub(crate) fn next_id(&self) -> String {
         let number = self.answers.fetch_add(1, Ordering::Relaxed).to_le_bytes();
@@ -282,6 +307,14 @@ impl App {
     /// The page of `/metrics` as it is now.
     pub(crate) fn make_page(&self) -> String {
         let settings = &self.settings;
+        let engine = self.engine.snapshot();
+        let now = Timestamp::now().as_duration().as_secs_f64();
+        let set = AdapterSet::of(&engine);
+        let adapter_sets = match &self.shared_page {
+            Some(page) => page.update(set, now),
+            None => vec![(set, now)],
+        };
+        let started = self.started.as_duration().as_secs_f64();
         let max_adapters = Some(settings.limits.max_adapters);
         let facts = Facts {
             kind: settings.engine,
@@ -292,12 +325,12 @@ impl App {
             max_running: settings.limits.max_running,
             legacy_names: settings.legacy_metric_names,
             max_adapters: max_adapters.filter(|_| settings.lora || self.models.has_adapters()),
-            now: Timestamp::now().as_duration().as_secs_f64(),
-            process_start: self.started.as_duration().as_secs_f64(),
+            adapter_sets,
+            process_start: self.shared_page.is_none().then_some(started),
             padding_lines: settings.metrics_padding_lines,
             fake: self.admin.fake_values(),
         };
-        metrics::render(&facts, &self.engine.snapshot())
+        metrics::render(&facts, &engine)
     }
 }
 

@@ -9,14 +9,11 @@ use e2e::programs::Programs;
 use futures::future::{join_all, try_join_all};
 use testbed::standalone::{MODEL, Ports, Setup, Standalone, bring_up_loopback};
 use testbed::{Inside, Requests, Stream, eventually};
-use tokio::time::Instant;
 
 /// The state is right again so soon after any fault: pickers report everything with the next pick, or after a third of a lease.
 pub(crate) const REPAIRED: Duration = Duration::from_secs(5);
 /// The limit for several steps of several programs, on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// Where nothing changes, pickers report each 5 s. One that has not for so long is between two reports.
-const BETWEEN: Duration = Duration::from_millis(1500);
 /// Tokens of an answer that goes on for two minutes, longer than anything takes here.
 pub(crate) const LONG: u32 = 600;
 /// Slow tokens: many answers that go on are little work for the programs.
@@ -31,8 +28,6 @@ pub(crate) const PATIENT: &str = "--metadata-center-timeout-ms=500";
 const RUNNING: &str = "llm_d_epp_request_running";
 /// A metric of the endpoint picker: all requests that it received.
 const REQUESTS: &str = "llm_d_epp_request_total";
-/// A metric of the endpoint picker: its reports to the Metadata-Center.
-const REPORTS: &str = "epp_metadata_request_duration_seconds_count{call=\"batch\"";
 pub(crate) const CLUSTER: &str = "e2e/llama";
 
 pub(crate) struct Stand {
@@ -141,24 +136,6 @@ impl Stand {
     /// The sum of one endpoint picker's metrics with this prefix.
     pub(crate) async fn of_picker(&self, picker: usize, beginning: &str) -> Result<u64, String> {
         of_picker(&self.standalone, picker, beginning).await
-    }
-
-    /// Waits for a moment between two reports of an endpoint picker: its lease counts from the last.
-    pub(crate) async fn between_reports(&self, picker: usize) -> Result<()> {
-        let mut last = (Instant::now(), u64::MAX);
-        eventually("a moment between two reports", SOON, async || {
-            let reports = self.of_picker(picker, REPORTS).await?;
-            if reports != last.1 {
-                last = (Instant::now(), reports);
-            }
-            if last.0.elapsed() >= BETWEEN {
-                Ok(())
-            } else {
-                Err(format!("{reports} reports"))
-            }
-        })
-        .await?;
-        Ok(())
     }
 
     /// The Metadata-Center's counts: requests, and the length of prompts whose first token was not received yet.

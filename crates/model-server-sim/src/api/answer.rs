@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::request::{IncludeUsage, TritonShape};
-use crate::{engine::Finish, text::Output};
+use crate::{engine::Finish, server::ApiServer, text::Output};
 
 /// Which API was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,17 @@ pub(crate) struct Answer {
     /// What the answer repeats of the prompt before its own text.
     pub(crate) repeated_input: String,
     pub(crate) output: Output,
+    /// What is kept of a response that others may go on from.
+    pub(crate) stored: Option<Stored>,
+}
+
+/// What a response that is kept needs beside its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// Who keeps it.
+    pub(crate) by: ApiServer,
+    /// All that the model read.
+    pub(crate) prompt: Vec<u8>,
 }
 
 // === impl Answer ===

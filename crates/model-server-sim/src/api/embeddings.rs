@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     engine::{Finish, Work, share},
-    server::App,
+    server::{ApiServer, App},
 };
 
 /// `POST /v1/embeddings`: each input is a sequence of its own.
@@ -30,6 +30,7 @@ pub(super) async fn embeddings(
     let limits = Limits {
         models: &app.models,
         max_model_len: settings.max_model_len,
+        responses: app.responses(ApiServer::default()),
     };
     let EmbeddingRequest {
         inputs,

@@ -39,6 +39,10 @@ pub(crate) enum ApiError {
         prompt: u32,
         output: u32,
     },
+    #[error("Response with id '{0}' not found.")]
+    UnknownResponse(String),
+    #[error("Cannot cancel a synchronous response.")]
+    NotInBackground,
     #[error("there is nothing at {0}")]
     NoSuchPath(String),
     #[error("{path} does not take {method}")]
@@ -78,6 +82,8 @@ impl ApiError {
             Self::InvalidField { .. } => "invalid-field",
             Self::UnknownModel { .. } => "unknown-model",
             Self::ContextTooLong { .. } => "context-too-long",
+            Self::UnknownResponse(_) => "unknown-response",
+            Self::NotInBackground => "not-in-background",
             Self::NoSuchPath(_) => "no-such-path",
             Self::WrongMethod { .. } => "wrong-method",
             Self::BodyTooLarge { .. } => "body-too-large",
@@ -101,13 +107,15 @@ impl ApiError {
             | Self::MissingField { .. }
             | Self::InvalidField { .. }
             | Self::ContextTooLong { .. }
+            | Self::NotInBackground
             | Self::BodyBroken(_)
             | Self::Rejected(Rejected::TooLarge { .. })
             | Self::Lora(LoraError::Invalid(_) | LoraError::Taken(_) | LoraError::TooMany)
             | Self::InvalidConfig(_) => StatusCode::BAD_REQUEST,
-            Self::UnknownModel { .. } | Self::NoSuchPath(_) | Self::Lora(LoraError::Unknown(_)) => {
-                StatusCode::NOT_FOUND
-            }
+            Self::UnknownModel { .. }
+            | Self::UnknownResponse(_)
+            | Self::NoSuchPath(_)
+            | Self::Lora(LoraError::Unknown(_)) => StatusCode::NOT_FOUND,
             Self::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -122,6 +130,9 @@ impl ApiError {
     }
 
     fn kind(&self) -> &'static str {
+        if let Self::UnknownResponse(_) | Self::NotInBackground = self {
+            return "invalid_request_error";
+        }
         match self.status() {
             StatusCode::NOT_FOUND => "NotFoundError",
             StatusCode::TOO_MANY_REQUESTS => "RateLimitError",
@@ -134,6 +145,7 @@ impl ApiError {
         match self {
             Self::MissingField { field, .. } | Self::InvalidField { field, .. } => Some(field),
             Self::UnknownModel { .. } => Some("model"),
+            Self::UnknownResponse(_) | Self::NotInBackground => Some("response_id"),
             _ => None,
         }
     }

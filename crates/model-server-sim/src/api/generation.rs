@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
+    Json,
     body::Body,
     extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
@@ -13,10 +14,11 @@ use jiff::Timestamp;
 use xxhash_rust::xxh64::xxh64;
 
 use super::{
-    answer::{Answer, Endpoint},
+    answer::{Answer, Endpoint, Stored},
     error::ApiError,
     json, receive,
     request::{Limits, Request as Generation},
+    responses::keep,
     source::{CHECKSUM, SOURCE},
     stream::events,
 };
@@ -67,12 +69,14 @@ async fn generate(
 ) -> Result<Response, ApiError> {
     let takes_ids = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
     let rank = app.rank_for(request.headers());
+    let server = app.api_server(&request);
     let headers = takes_ids.then(|| request.headers().clone());
     let (number, body) = receive(app, request).await?;
     let engine = &rank?.engine;
     let limits = Limits {
         models: &app.models,
         max_model_len: app.settings.max_model_len,
+        responses: app.responses(server),
     };
     let Some(headers) = headers else {
         let request = Generation::parse(endpoint, &body, &limits)?;
@@ -101,7 +105,7 @@ pub(super) async fn compute(
     request: Generation,
 ) -> Result<Response, ApiError> {
     let settings = &app.settings;
-    let input = request.input();
+    let (input, keeping) = (request.input(), request.keeping());
     let output = match settings.mode {
         Mode::Echo => Output::echo(input.prompt.echo_text(), request.max_tokens()),
         Mode::Random => {
@@ -134,13 +138,22 @@ pub(super) async fn compute(
             _ => String::new(),
         },
         output,
+        stored: keeping.is_stored.then(|| Stored {
+            by: keeping.by,
+            prompt: input.prompt.bytes().to_vec(),
+        }),
     };
     drop(request);
     let mut sequence = engine.submit(work)?;
+    if keeping.is_in_background {
+        let document = app.responses(keeping.by).run(answer, sequence);
+        return Ok(Json(document).into_response());
+    }
     if answer.include_usage.is_none() {
         let progress = sequence.finished().await?;
         answer.cached_tokens = progress.cached_tokens;
         app.admin.record_cached(number, progress.cached_tokens);
+        keep(app, &answer);
         return Ok(json(StatusCode::OK, answer.whole()));
     }
     let events = events(app.clone(), number, answer, sequence);

@@ -198,6 +198,12 @@ impl Prompt {
         self.bytes = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
     }
 
+    /// The model reads this first: what it read and wrote before.
+    pub(super) fn go_on_from(&mut self, mut conversation: Vec<u8>) {
+        conversation.append(&mut self.bytes);
+        self.bytes = conversation;
+    }
+
     /// xxh64 of the ids, 32 bits each, with seed 0.
     pub(super) fn checksum(&self) -> u64 {
         let mut hash = Xxh64::new(0);

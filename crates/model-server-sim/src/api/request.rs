@@ -13,10 +13,12 @@ use super::{
     error::ApiError,
     object::Object,
     prompt::{Prompt, RawContent, RawInput, RawMessage, RawPrompt},
+    responses::Responses,
 };
 use crate::{
     engine::{BlockHash, Content, Finish, PrefixSeed, TOKEN_BYTES, prefix_blocks},
     models::{Model, Models},
+    server::ApiServer,
     text::token_ids,
 };
 
@@ -40,6 +42,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) models: &'a Models,
     /// Prompt and output together, in tokens.
     pub(crate) max_model_len: NonZeroU32,
+    /// The responses that requests may go on from.
+    pub(crate) responses: &'a Responses,
 }
 
 /// A valid request for text.
@@ -51,6 +55,19 @@ pub(crate) struct Request {
     max_tokens_given: bool,
     seed: u64,
     stream: Option<IncludeUsage>,
+    /// Of `/v1/responses`.
+    keeping: Keeping,
+}
+
+/// What becomes of a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keeping {
+    /// Who keeps it.
+    pub(crate) by: ApiServer,
+    /// It is kept.
+    pub(crate) is_stored: bool,
+    /// Its client gets it later.
+    pub(crate) is_in_background: bool,
 }
 
 /// A model and what it reads.
@@ -96,6 +113,8 @@ struct RawRequest {
     n: Option<i64>,
     cache_salt: Option<String>,
     previous_response_id: Option<String>,
+    store: Option<bool>,
+    background: Option<bool>,
     dimensions: Option<i64>,
     encoding_format: Option<String>,
 }
@@ -141,13 +160,15 @@ impl Request {
         if raw.n.is_some_and(|choices| choices != 1) {
             return Err(invalid("n", "only 1 choice per request is simulated"));
         }
-        if raw.previous_response_id.is_some() {
-            return Err(invalid(
-                "previous_response_id",
-                "no responses are kept: send the whole conversation as input",
-            ));
-        }
         let stream = raw.stream.unwrap_or(false);
+        let keeping = match endpoint {
+            Endpoint::Responses => raw.keeping(limits.responses)?,
+            _ => Keeping::default(),
+        };
+        let previous = raw.previous_response_id.take();
+        let previous = previous.filter(|_| endpoint == Endpoint::Responses);
+        let previous = previous.map(|id| limits.responses.conversation(&id));
+        let previous = previous.transpose()?.unwrap_or_default();
         if raw.stream_options.is_some() && !stream {
             return Err(invalid(
                 "stream_options",
@@ -185,6 +206,7 @@ impl Request {
         if let Some(ids) = ids {
             prompt.replace_ids(ids);
         }
+        prompt.go_on_from(previous);
         let input = Input {
             model,
             prompt,
@@ -198,6 +220,7 @@ impl Request {
             max_tokens_given: asked.or(default).is_some(),
             seed,
             stream: stream.then_some(usage),
+            keeping,
         })
     }
 
@@ -228,6 +251,10 @@ impl Request {
     /// The request's own seed; 0 if it has none.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
+    }
+
+    pub(crate) fn keeping(&self) -> Keeping {
+        self.keeping
     }
 
     /// `None`: one JSON document is wanted, no stream.
@@ -387,6 +414,29 @@ impl RawRequest {
         models.resolve(name).ok_or_else(|| ApiError::UnknownModel {
             model: brief(name),
             served: brief(&models.served().join(", ")),
+        })
+    }
+
+    /// As in vLLM, `store` has no effect where nothing is kept.
+    fn keeping(&self, responses: &Responses) -> Result<Keeping, ApiError> {
+        let is_stored = self.store.unwrap_or(true) && responses.are_kept();
+        let is_in_background = self.background.unwrap_or(false);
+        if is_in_background && !is_stored {
+            return Err(invalid(
+                "background",
+                "only a response that is kept can come later: --responses-store keeps responses, and \"store\" must not be false",
+            ));
+        }
+        if is_in_background && self.stream == Some(true) {
+            return Err(invalid(
+                "background",
+                "a stream in the background is not simulated",
+            ));
+        }
+        Ok(Keeping {
+            by: responses.by(),
+            is_stored,
+            is_in_background,
         })
     }
 

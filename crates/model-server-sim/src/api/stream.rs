@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use futures::{Stream, stream};
 
-use super::answer::Answer;
+use super::{answer::Answer, responses::keep};
 use crate::{
     engine::{Cancelled, Progress, Sequence},
     server::App,
@@ -95,6 +95,7 @@ impl Events {
             // The end is missing also if the answer is shorter.
             self.cut_after = Some(tokens);
         } else if progress.finished {
+            keep(&self.app, &self.answer);
             self.ready.extend(self.answer.end_events());
             self.sequence = None;
         }

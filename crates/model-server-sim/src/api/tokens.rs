@@ -15,7 +15,10 @@ use super::{
     receive,
     request::{Input, Limits, Request as Generation},
 };
-use crate::{server::App, text::token_ids};
+use crate::{
+    server::{ApiServer, App},
+    text::token_ids,
+};
 
 /// `POST /v1/messages/count_tokens`
 pub(super) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -67,6 +70,7 @@ async fn render(app: &App, endpoint: Endpoint, request: Request) -> Result<Value
     let limits = Limits {
         models: &app.models,
         max_model_len: app.settings.max_model_len,
+        responses: app.responses(ApiServer::default()),
     };
     let request = Generation::parse(endpoint, &body, &limits)?;
     let input = request.input();

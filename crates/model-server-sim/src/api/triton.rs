@@ -18,7 +18,7 @@ use super::{
     receive,
     request::{Limits, Request as Generation, TritonCall},
 };
-use crate::server::App;
+use crate::server::{ApiServer, App};
 
 /// The only version of the model.
 const VERSION: &str = "1";
@@ -92,6 +92,7 @@ async fn respond(
         let limits = Limits {
             models: &app.models,
             max_model_len: app.settings.max_model_len,
+            responses: app.responses(ApiServer::default()),
         };
         let (request, shape) = Generation::parse_triton(call, &body, &limits)?;
         compute(

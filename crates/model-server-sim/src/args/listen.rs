@@ -139,7 +139,7 @@ fn plus(base: IpAddr, number: u16) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{Parser, error::ErrorKind};
     use rstest::rstest;
 
     use super::*;
@@ -185,11 +185,18 @@ mod tests {
     }
 
     #[rstest]
-    #[case(&["--data-parallel-size", "9"])]
-    #[case(&["--count", "0"])]
-    #[case(&["--count", "2", "--bind", "127.0.0.1"])]
-    #[case(&["--bind-base", "127.0.0.2"])]
-    fn flags_out_of_range_or_without_each_other_are_refused(#[case] flags: &[&str]) {
-        assert!(Flags::try_parse_from(["sim"].iter().chain(flags)).is_err());
+    #[case(&["--data-parallel-size", "9"], ErrorKind::ValueValidation, "9 is not in 1..=8")]
+    #[case(&["--count", "0"], ErrorKind::ValueValidation, "--count")]
+    #[case(&["--count", "2", "--bind", "127.0.0.1"], ErrorKind::ArgumentConflict, "--bind")]
+    #[case(&["--bind-base", "127.0.0.2"], ErrorKind::MissingRequiredArgument, "--count")]
+    fn flags_out_of_range_or_without_each_other_are_refused(
+        #[case] flags: &[&str],
+        #[case] kind: ErrorKind,
+        #[case] named: &str,
+    ) {
+        let flags = ["sim"].iter().chain(flags);
+        let error = Flags::try_parse_from(flags).expect_err("refused");
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(named), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
-    num::{NonZeroU32, NonZeroUsize},
+    num::{NonZeroU16, NonZeroU32, NonZeroUsize},
     time::Duration,
 };
 
@@ -72,6 +72,10 @@ pub struct Settings {
     pub keep_alive_timeout: Option<Duration>,
     /// Bytes of the largest request body.
     pub max_request_body: usize,
+    /// Number of processes that accept requests for the engine.
+    pub api_servers: NonZeroU16,
+    /// Number of responses that each of them keeps.
+    pub responses_store: usize,
     /// Whose metric names and APIs are used.
     pub engine: EngineKind,
     /// What an event of Triton's streams has.
@@ -119,6 +123,8 @@ impl Args {
             drain_timeout,
             keep_alive_timeout,
             max_request_body_bytes,
+            api_server_count,
+            responses_store,
             engine,
             triton_stream_output,
             metrics_padding_lines,
@@ -180,6 +186,8 @@ impl Args {
             drain_timeout: drain_timeout.get(),
             keep_alive_timeout: Some(keep_alive_timeout.get()).filter(|span| !span.is_zero()),
             max_request_body: max_request_body_bytes.get(),
+            api_servers: api_server_count,
+            responses_store: responses_store.into(),
             engine,
             triton_stream_output,
             metrics_padding_lines,

@@ -360,7 +360,8 @@ mod tests {
         let (engine, _stop) = mk_engine(&mut tasks);
         let first = engine.submit(mk_work(3)).expect("room");
         let mut second = engine.submit(mk_work(1)).expect("room in the queue");
-        assert!(engine.submit(mk_work(1)).is_err(), "the queue holds one");
+        let full = engine.submit(mk_work(1)).expect_err("the queue holds one");
+        assert!(matches!(full, Rejected::QueueFull { .. }), "{full}");
         drop(first);
         let start = Instant::now();
         second.finished().await.expect("running");

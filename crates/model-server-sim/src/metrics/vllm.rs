@@ -1,8 +1,8 @@
 //! The names of vLLM.
 
-use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc};
+use std::num::NonZeroUsize;
 
-use super::{Facts, Load, Page};
+use super::{AdapterSet, Facts, Load, Page};
 use crate::engine::{Histogram, Snapshot, Stats};
 
 pub(super) fn write(page: &mut Page<'_>, facts: &Facts<'_>, load: Load, engine: &Snapshot) {
@@ -44,7 +44,7 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts<'_>, load: Load, engine: 
     page.sample("vllm:cache_config_info", &cache, 1.0);
 
     if let Some(most) = facts.max_adapters {
-        write_adapters(page, most, facts.now, engine);
+        write_adapters(page, most, &facts.adapter_sets);
     }
 
     let (queries, hits) = if facts.legacy_names {
@@ -98,24 +98,18 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts<'_>, load: Load, engine: 
     write_histograms(page, facts.legacy_names, stats);
 }
 
-/// Of several series with this name scrapers take the one with the greatest value, the latest; here there
-/// is one.
-fn write_adapters(page: &mut Page<'_>, most: NonZeroUsize, now: f64, engine: &Snapshot) {
-    let list = |names: &BTreeSet<Arc<str>>| {
-        let names: Vec<_> = names.iter().map(|name| &**name).collect();
-        names.join(",")
-    };
+fn write_adapters(page: &mut Page<'_>, most: NonZeroUsize, sets: &[(AdapterSet, f64)]) {
     let name = "vllm:lora_requests_info";
     page.head(name, "gauge", "Running stats on lora requests.");
     let most = most.to_string();
-    let running = list(&engine.running_adapters);
-    let waiting = list(&engine.waiting_adapters);
-    let labels = [
-        ("max_lora", most.as_str()),
-        ("running_lora_adapters", &running),
-        ("waiting_lora_adapters", &waiting),
-    ];
-    page.sample(name, &labels, now);
+    for (set, value) in sets {
+        let labels = [
+            ("max_lora", most.as_str()),
+            ("running_lora_adapters", &set.running),
+            ("waiting_lora_adapters", &set.waiting),
+        ];
+        page.sample(name, &labels, *value);
+    }
 }
 
 fn write_histograms(page: &mut Page<'_>, legacy_names: bool, stats: &Stats) {

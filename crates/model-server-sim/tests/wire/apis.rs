@@ -1,5 +1,6 @@
 //! The paths besides chats and completions.
 
+use axum::body::Body;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::StatusCode;
 use rstest::rstest;
@@ -261,6 +262,24 @@ async fn the_metrics_name_adapters_that_run_and_wait() {
     }
     let line = r#"vllm:lora_requests_info{max_lora="1",running_lora_adapters="a",waiting_lora_adapters="b"}"#;
     assert!(sim.metric(line).await > 1.7e9, "a timestamp");
+}
+
+/// With several processes prometheus_client leaves out what a process says of itself, and adds up the times of adapters.
+#[tokio::test(start_paused = true)]
+async fn the_page_of_several_api_servers_has_sums_and_no_start() {
+    let flags = ["--lora-modules", "a=/a", "--api-server-count", "3"];
+    let sim = Sim::start(&flags);
+    let line = r#"vllm:lora_requests_info{max_lora="1",running_lora_adapters="",waiting_lora_adapters=""}"#;
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        times.push(sim.metric(line).await);
+    }
+    assert!(
+        times[1] > 1.9 * times[0] && times[2] > 2.9 * times[0],
+        "{times:?}"
+    );
+    let page = text(sim.send("GET", "/metrics", Body::empty()).await).await;
+    assert!(!page.contains("process_start_time_seconds"), "{page}");
 }
 
 #[rstest]

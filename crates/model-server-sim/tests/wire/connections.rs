@@ -160,7 +160,9 @@ async fn a_drain_finishes_what_was_begun_and_takes_nothing_new() {
         .expect("it ended")
         .expect("one")
         .expect("no panic");
-    assert!(TcpStream::connect(running.address).await.is_err());
+    let refused = TcpStream::connect(running.address).await;
+    let refused = refused.expect_err("nobody listens").kind();
+    assert_eq!(refused, std::io::ErrorKind::ConnectionRefused);
 }
 
 #[tokio::test]
@@ -251,4 +253,48 @@ async fn a_connection_without_a_request_is_closed_after_its_time(
         answered.elapsed().as_secs()
     });
     assert_eq!(closed, seconds);
+}
+
+/// One request on a connection that stays open: the whole response.
+async fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &str) -> String {
+    let length = body.len();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: sim\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let head = read_until(stream, "\r\n\r\n").await;
+    let (head, begun) = head.split_once("\r\n\r\n").expect("the end of the headers");
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
+    let length: usize = length.expect("a length").parse().expect("a number");
+    let mut rest = vec![0; length - begun.len()];
+    let reading = stream.read_exact(&mut rest);
+    timeout(LIMIT, reading)
+        .await
+        .expect("in time")
+        .expect("readable");
+    format!("{head}\r\n\r\n{begun}{}", String::from_utf8_lossy(&rest))
+}
+
+#[tokio::test]
+async fn each_api_server_has_its_connections_and_responses() {
+    let flags = ["--api-server-count", "2", "--responses-store", "10"];
+    let running = start(&flags).await;
+    let connect = || async {
+        let stream = TcpStream::connect(running.address).await;
+        stream.expect("a connection")
+    };
+    let mut connections = [connect().await, connect().await, connect().await];
+    let body = r#"{"model":"m","input":"hi"}"#;
+    let response = ask(&mut connections[0], "POST", "/v1/responses", body).await;
+    let id = response.split("resp_").nth(1).expect("an id");
+    let id: String = id.chars().take_while(char::is_ascii_hexdigit).collect();
+    let path = format!("/v1/responses/resp_{id}");
+    for (nth, status) in [(0, "200 OK"), (1, "404 Not Found"), (2, "200 OK")] {
+        let response = ask(&mut connections[nth], "GET", &path, "").await;
+        assert!(
+            response.starts_with(&format!("HTTP/1.1 {status}")),
+            "{nth}: {response}"
+        );
+    }
 }

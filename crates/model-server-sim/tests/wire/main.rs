@@ -8,6 +8,7 @@ mod connections;
 mod errors;
 mod fleet;
 mod kv_events;
+mod responses;
 mod support;
 mod tokens;
 mod triton;

@@ -12,7 +12,7 @@ const START_EVENTS: u32 = 4;
 // === impl Answer ===
 
 impl Answer {
-    pub(super) fn response_whole(&self) -> Value {
+    pub(crate) fn response_whole(&self) -> Value {
         let mut response = self.response(self.final_status());
         response["output"] = json!([self.item("completed", self.output.text())]);
         if self.output.finish() == Finish::Length {
@@ -83,9 +83,10 @@ impl Answer {
         ]
     }
 
-    fn response(&self, status: &str) -> Value {
+    /// The document without output.
+    pub(crate) fn response(&self, status: &str) -> Value {
         json!({
-            "id": format!("resp_{}", self.id),
+            "id": self.response_id(),
             "object": "response",
             "created_at": self.created,
             "status": status,
@@ -95,6 +96,10 @@ impl Answer {
             "error": null,
             "usage": null,
         })
+    }
+
+    pub(crate) fn response_id(&self) -> String {
+        format!("resp_{}", self.id)
     }
 
     fn final_status(&self) -> &'static str {

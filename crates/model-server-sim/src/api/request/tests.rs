@@ -1,8 +1,13 @@
 //! Which bodies are taken, which are refused, and why.
 
+use std::sync::LazyLock;
+
 use rstest::rstest;
 
 use super::*;
+
+/// Nothing is kept.
+static NONE: LazyLock<Responses> = LazyLock::new(|| Responses::new(ApiServer::default(), 0));
 
 fn parse(endpoint: Endpoint, body: &str) -> Result<Request, ApiError> {
     let models = mk_models();
@@ -18,6 +23,7 @@ fn mk_limits(models: &Models) -> Limits<'_> {
     Limits {
         models,
         max_model_len: NonZeroU32::new(100).expect("not zero"),
+        responses: &NONE,
     }
 }
 
@@ -84,6 +90,11 @@ fn each_api_has_its_own_fields(
 #[case(
     Endpoint::Responses,
     r#"{"model":"sim","input":"a","previous_response_id":"r"}"#,
+    "unknown-response"
+)]
+#[case(
+    Endpoint::Responses,
+    r#"{"model":"sim","input":"a","background":true}"#,
     "invalid-field"
 )]
 #[case(

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-use super::{COMPLETIONS_MAX_TOKENS, Input, Limits, Request, invalid, max_tokens};
+use super::{COMPLETIONS_MAX_TOKENS, Input, Keeping, Limits, Request, invalid, max_tokens};
 use crate::{
     api::{error::ApiError, object::Object, prompt::Prompt, request::brief},
     args::{EngineKind, StreamOutput},
@@ -129,6 +129,7 @@ impl Request {
             max_tokens_given: true,
             seed: seed.map_or(0, i64::cast_unsigned),
             stream: call.streams.then_some(false),
+            keeping: Keeping::default(),
         };
         let asked = |extra: Option<bool>| extra.unwrap_or(false);
         let shape = TritonShape {
