@@ -1,20 +1,27 @@
 //! The files of a model's directory.
 
+mod python;
+
 use std::{
     fs::File,
-    io::{ErrorKind, Read},
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use minijinja::Value;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map as JsonMap, Value as JsonValue};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{
     json::Map,
+    model::ModelSource,
+    rebuilt::Transformers,
     template::{Template, TemplateError},
 };
+
+pub(crate) use python::ModelConfig;
+use python::{read_bounded, without_infinite_numbers};
 
 /// Bytes of one file: the largest tokenizers have 40 MiB.
 const MAX_FILE: usize = 256 << 20;
@@ -40,9 +47,10 @@ pub(crate) struct ModelFiles {
     pub(crate) templates: Templates,
     /// Variables of the template.
     pub(crate) special_tokens: Map,
-    /// The contents of `tokenizer_config.json`, and of `config.json` if there is one: they select the tokenizer of the
-    /// engine.
-    pub(crate) configs: [JsonMap<String, JsonValue>; 2],
+    /// The contents of `tokenizer_config.json`.
+    pub(crate) tokenizer_config: JsonMap<String, JsonValue>,
+    /// What is used of `config.json`; nothing of it is used for version 4 of the transformers library.
+    pub(crate) model_config: ModelConfig,
     /// Names these contents: xxh3-128, as hex.
     pub(crate) tag: String,
 }
@@ -99,36 +107,37 @@ struct TemplateFile {
 // === impl ModelFiles ===
 
 impl ModelFiles {
-    /// Reads a directory; `template` is a file that takes the place of its own templates.
-    pub(crate) fn read(directory: &Path, template: Option<&Path>) -> Result<Self, LoadError> {
+    /// Reads the directory of a model.
+    pub(crate) fn read(source: &ModelSource<'_>) -> Result<Self, LoadError> {
+        let directory = source.directory;
         let mut hash = Xxh3Default::new();
         let tokenizer = required(&directory.join(TOKENIZER), &mut hash)?;
         let config_path = directory.join(TOKENIZER_CONFIG);
         let config: TokenizerConfig = match optional(&config_path, &mut hash)? {
-            Some(bytes) => {
-                serde_json::from_slice(&bytes).map_err(|error| unusable(&config_path, error))?
-            }
+            Some(bytes) => from_json(&config_path, &bytes)?,
             None => TokenizerConfig::default(),
         };
         let special_tokens = special_tokens(&config.others);
-        let templates = read_templates(directory, template, config.chat_template, &mut hash)?;
+        let given = source.chat_template;
+        let templates = read_templates(directory, given, config.chat_template, &mut hash)?;
+        let model_config = match source.transformers {
+            Transformers::V4 => ModelConfig::default(),
+            Transformers::V5 => ModelConfig::read(&directory.join(MODEL_CONFIG)),
+        };
+        model_config.hash(&mut hash);
         Ok(Self {
             tokenizer,
             templates,
             special_tokens,
-            configs: [config.others, model_config(directory)?],
+            tokenizer_config: config.others,
+            model_config,
             tag: format!("{:032x}", hash.digest128()),
         })
     }
 }
 
-/// Reads `config.json`. It is not part of the tag, since the tokenizer's files alone decide the ids.
-fn model_config(directory: &Path) -> Result<JsonMap<String, JsonValue>, LoadError> {
-    let path = directory.join(MODEL_CONFIG);
-    match optional(&path, &mut Xxh3Default::new())? {
-        Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| unusable(&path, error)),
-        None => Ok(JsonMap::new()),
-    }
+fn from_json<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, LoadError> {
+    serde_json::from_slice(&without_infinite_numbers(bytes)).map_err(|error| unusable(path, error))
 }
 
 /// Of several places the first that has one.
@@ -169,8 +178,7 @@ fn read_templates(
     let path = directory.join(TEMPLATE_JSON);
     match optional(&path, hash)? {
         Some(bytes) => {
-            let file: TemplateFile =
-                serde_json::from_slice(&bytes).map_err(|error| unusable(&path, error))?;
+            let file: TemplateFile = from_json(&path, &bytes)?;
             compile(&path, &file.chat_template).map(Templates::one)
         }
         None => Ok(Templates::default()),
@@ -216,15 +224,10 @@ fn optional(path: &Path, hash: &mut Xxh3Default) -> Result<Option<Vec<u8>>, Load
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(MAX_FILE).unwrap_or(u64::MAX);
-    file.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    if bytes.len() > MAX_FILE {
+    let Some(bytes) = read_bounded(file, MAX_FILE).map_err(unreadable)? else {
         let message = format!("it has more than {MAX_FILE} bytes");
         return Err(LoadError::Unreadable(path.to_owned(), message));
-    }
+    };
     // the length keeps two files from being taken for two others of the same bytes
     hash.update(&limit_len(bytes.len()));
     hash.update(&bytes);

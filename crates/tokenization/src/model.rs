@@ -125,7 +125,7 @@ impl Model {
     /// # Errors
     /// [`LoadError`] when a file cannot be read or used.
     pub fn load(source: &ModelSource<'_>, number: u64) -> Result<Self, LoadError> {
-        let files = ModelFiles::read(source.directory, source.chat_template)?;
+        let files = ModelFiles::read(source)?;
         Self::from_files(source, files, number)
     }
 
@@ -135,7 +135,7 @@ impl Model {
         former: Option<&Arc<Self>>,
         next_number: impl FnOnce() -> u64,
     ) -> Result<Arc<Self>, LoadError> {
-        let files = ModelFiles::read(source.directory, source.chat_template)?;
+        let files = ModelFiles::read(source)?;
         match former.filter(|former| former.tag == files.tag) {
             Some(former) => Ok(former.clone()),
             None => Self::from_files(source, files, next_number()).map(Arc::new),
@@ -149,8 +149,10 @@ impl Model {
     ) -> Result<Self, LoadError> {
         let path = source.directory.join("tokenizer.json");
         if source.transformers == Transformers::V5 {
-            let [tokenizer, model] = &files.configs;
-            let configs = Configs { tokenizer, model };
+            let configs = Configs {
+                tokenizer: &files.tokenizer_config,
+                model: &files.model_config,
+            };
             let checked = rebuilt::check(&files.tokenizer, &configs);
             checked.map_err(|error| unusable(&path, error))?;
         }
@@ -166,7 +168,7 @@ impl Model {
         })
     }
 
-    /// Names its tokenizer and template files by their contents.
+    /// Names its tokenizer and template files, and what is used of its configuration, by their contents.
     pub fn tag(&self) -> &str {
         &self.tag
     }

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
+use crate::files::ModelConfig;
+
 /// The recording, as `tests/rebuilt.py` wrote it.
 const RECORDED: &str = include_str!("rebuilt/transformers.json");
 
@@ -41,8 +43,8 @@ pub enum Transformers {
 pub(crate) struct Configs<'a> {
     /// The contents of `tokenizer_config.json`.
     pub(crate) tokenizer: &'a Map<String, Json>,
-    /// The contents of `config.json`; empty where there is none.
-    pub(crate) model: &'a Map<String, Json>,
+    /// What is used of `config.json`.
+    pub(crate) model: &'a ModelConfig,
 }
 
 /// The error for a file that differs from the tokenizer that the engine builds.
@@ -170,10 +172,10 @@ fn recorded() -> Recorded {
 impl Recorded {
     /// The class that is built; none if all of the file is used.
     fn class<'a>(&'a self, file: &File, configs: &'a Configs<'_>) -> Option<&'a str> {
-        let text = |map: &'a Map<String, Json>, name: &str| map.get(name).and_then(Json::as_str);
-        let model_type = text(configs.model, "model_type").unwrap_or_default();
-        let named = text(configs.tokenizer, "tokenizer_class");
-        let named = named.or_else(|| text(configs.model, "tokenizer_class"));
+        let model_type = configs.model.model_type.as_deref().unwrap_or_default();
+        let named = configs.tokenizer.get("tokenizer_class");
+        let named = named.and_then(Json::as_str);
+        let named = named.or(configs.model.tokenizer_class.as_deref());
         let named = named.map(without_fast);
         let of_type = self.model_types.get(model_type);
         let of_type = of_type.map(|class| without_fast(class));
@@ -268,8 +270,8 @@ mod tests {
     }
 
     fn checked(file: &Json, tokenizer: &Json, model: &Json) -> Result<(), &'static str> {
-        let map = |value: &Json| value.as_object().cloned().unwrap_or_default();
-        let (tokenizer, model) = (map(tokenizer), map(model));
+        let tokenizer = tokenizer.as_object().cloned().unwrap_or_default();
+        let model = ModelConfig::parse(model.to_string().as_bytes()).unwrap();
         let configs = Configs {
             tokenizer: &tokenizer,
             model: &model,

@@ -240,3 +240,85 @@ fn the_path_says_what_a_body_is_and_else_its_fields(
 ) {
     assert_eq!(Api::of(path, body), Ok(api));
 }
+
+/// Whether a directory with this `config.json` can be loaded.
+fn loaded_with_config(write: impl FnOnce(&std::path::Path), transformers: Transformers) -> bool {
+    let directory = mk_directory(&[]);
+    write(&directory.path().join("config.json"));
+    let source = ModelSource {
+        directory: directory.path(),
+        chat_template: None,
+        content_format: ContentFormatOption::Auto,
+        max_model_len: None,
+        transformers,
+    };
+    Model::load(&source, 1).is_ok()
+}
+
+/// As published: transformers reads each of these, or no engine starts.
+#[rstest]
+#[case::hybrid(
+    br#"{"model_type":"nemotron_h","time_step_limit":[0.0,Infinity],"x":-Infinity,"y":NaN}"#
+)]
+#[case::cut_off(br#"{"model_type":"qwen2""#)]
+#[case::no_object(b"[]")]
+#[case::empty(b"")]
+#[case::no_text(b"{\"a\":\"\xff\xfe\"}\x00")]
+#[case::nested(&[b'['; 100_000])]
+#[case::large(&[b' '; 5 << 20])]
+fn a_config_that_cannot_be_read_fails_no_model(#[case] config: &[u8]) {
+    assert!(loaded_with_config(
+        |path| fs::write(path, config).unwrap(),
+        Transformers::V5
+    ));
+}
+
+#[test]
+fn a_config_that_is_no_file_fails_no_model() {
+    assert!(loaded_with_config(
+        |path| fs::create_dir(path).unwrap(),
+        Transformers::V5
+    ));
+}
+
+#[rstest]
+#[case::found_behind_infinity(Transformers::V5, false)]
+#[case::not_read_for_version_4(Transformers::V4, true)]
+fn the_model_type_decides_for_version_5(#[case] transformers: Transformers, #[case] loads: bool) {
+    // this type has another normalizer than the file
+    let config = r#"{"time_step_limit":[0.0,Infinity],"model_type":"qwen2"}"#;
+    let write = |path: &std::path::Path| fs::write(path, config).unwrap();
+    assert_eq!(loaded_with_config(write, transformers), loads);
+}
+
+#[test]
+fn a_config_that_changes_is_checked_again() {
+    let directory = mk_directory(&[]);
+    let source = ModelSource {
+        directory: directory.path(),
+        chat_template: None,
+        content_format: ContentFormatOption::Auto,
+        max_model_len: None,
+        transformers: Transformers::V5,
+    };
+    let load = |former: Option<&Arc<Model>>| Model::load_unless_same(&source, former, || 1);
+    let path = directory.path().join("config.json");
+    let first = load(None).unwrap();
+    fs::write(&path, r#"{"model_type":"llama","vocab_size":1}"#).unwrap();
+    let second = load(Some(&first)).unwrap();
+    fs::write(&path, r#"{"model_type":"llama","vocab_size":2}"#).unwrap();
+    assert!(Arc::ptr_eq(&load(Some(&second)).unwrap(), &second));
+    fs::write(&path, r#"{"model_type":"qwen2"}"#).unwrap();
+    let error = load(Some(&second)).unwrap_err();
+    assert!(error.to_string().contains("Qwen2Tokenizer"), "{error}");
+}
+
+#[test]
+fn an_infinite_number_in_the_tokenizers_config_is_read_as_python_reads_it() {
+    let config = r#"{"model_max_length":Infinity,"bos_token":"<s>"}"#;
+    let files = [
+        ("tokenizer_config.json", config),
+        ("chat_template.jinja", "{{ bos_token }}"),
+    ];
+    assert_eq!(chat(&files, "").unwrap(), "<s>");
+}

@@ -61,10 +61,16 @@ struct TrtLlmBody<'a> {
     frequency_penalty: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     repetition_penalty: Option<f64>,
+    /// The input of current models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<i64>,
+    /// The same input of older models. Triton takes the one that is no input as a parameter, which has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     random_seed: Option<i64>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     stop_words: &'a [String],
+    return_num_input_tokens: bool,
+    return_num_output_tokens: bool,
 }
 
 /// Where a model generates.
@@ -128,8 +134,11 @@ pub(super) fn body(
                 presence_penalty: sampling.presence_penalty,
                 frequency_penalty: sampling.frequency_penalty,
                 repetition_penalty: sampling.repetition_penalty,
+                seed: sampling.seed,
                 random_seed: sampling.seed,
                 stop_words: &sampling.stop,
+                return_num_input_tokens: true,
+                return_num_output_tokens: true,
             };
             serde_json::to_vec(&body).map_err(|_| unwritable())
         }
