@@ -203,7 +203,7 @@ impl Bed {
         self.proxies
             .refused(&snapshots)
             .values()
-            .map(|of| of.len())
+            .map(BTreeMap::len)
             .sum()
     }
 

@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
+use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 use tls::{Acceptor, MadeTls, TlsMetrics};
 
@@ -44,7 +45,7 @@ impl Credentials {
     pub(super) fn acceptor(&self) -> Acceptor {
         let issued = self.authority.issue_server("127.0.0.1", now()).unwrap();
         let (chain, key) = (issued.certificate.into_bytes(), issued.key.into_bytes());
-        let metrics = TlsMetrics::register(&mut Default::default(), "test").port("ads");
+        let metrics = TlsMetrics::register(&mut Registry::default(), "test").port("ads");
         let ca = self.authority.pem().as_bytes();
         MadeTls::begin(ca, chain, key, metrics).unwrap().0
     }

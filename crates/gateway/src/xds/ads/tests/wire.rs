@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use prometheus_client::registry::Registry;
 use rcgen::CertificateParams;
 use rstest::rstest;
 use rustls::pki_types::pem::PemObject as _;
@@ -87,7 +88,7 @@ impl Port {
         let (acceptor, trust) = if is_secure {
             let issued = authority.issue_server(HOST, now).unwrap();
             let (chain, key) = (issued.certificate.into_bytes(), issued.key.into_bytes());
-            let metrics = TlsMetrics::register(&mut Default::default(), "test").port("ads");
+            let metrics = TlsMetrics::register(&mut Registry::default(), "test").port("ads");
             let ca = authority.pem().as_bytes();
             let (acceptor, _) = MadeTls::begin(ca, chain, key, metrics).unwrap();
             (acceptor, Trust::Cluster("west".into()))
