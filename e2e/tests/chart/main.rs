@@ -38,6 +38,7 @@ const OFFLINE: &[Alone] = &offline![
     values::each_value_is_in_the_schema_and_has_a_default,
     missing::each_value_that_is_null_is_named,
     missing::what_is_null_in_a_free_map_is_left_out,
+    missing::what_is_null_in_a_list_is_named,
     missing::the_values_of_older_charts_are_enough_or_what_they_lack_is_named,
     renders::helm_has_nothing_to_complain_of,
     renders::each_case_renders_as_it_is_kept,

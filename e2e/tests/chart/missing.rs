@@ -66,6 +66,41 @@ pub(crate) fn what_is_null_in_a_free_map_is_left_out(helm: &Helm) -> Result<()> 
     Ok(())
 }
 
+/// Fields within the lists that the cases set: a list replaces the chart's, so what is null there stands for nothing.
+pub(crate) fn what_is_null_in_a_list_is_named(helm: &Helm) -> Result<()> {
+    let mut seen = 0;
+    for case in cases::all()? {
+        let text = fs::read_to_string(&case.values)?;
+        let values = cases::documents(&text)?.into_iter().next();
+        let (_, schema) = read(case.chart)?;
+        let mut fields = Vec::new();
+        in_lists(
+            &values.unwrap_or(Value::Null),
+            &schema,
+            &schema,
+            "",
+            &mut fields,
+        );
+        if fields.is_empty() {
+            continue;
+        }
+        let nulls = fields
+            .iter()
+            .map(|field| format!("{}=null", set_path(field)));
+        let nulls = nulls.collect::<Vec<_>>().join(",");
+        let file = case.values.to_string_lossy();
+        let output = helm.try_template(case.chart, &["--values", &*file, "--set", &nulls])?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        for field in &fields {
+            let named = format!("at '{field}': ");
+            ensure!(said.contains(&named), "{}: {field}: {said}", case.name);
+        }
+        seen += fields.len();
+    }
+    ensure!(seen > 0, "no lists in the cases");
+    Ok(())
+}
+
 /// Installs the chart with the default values of an older release alone.
 pub(crate) fn the_values_of_older_charts_are_enough_or_what_they_lack_is_named(
     helm: &Helm,
@@ -156,6 +191,54 @@ fn free(values: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
             None => found.push(path),
         }
     }
+}
+
+/// Adds the leaves within lists that have a place of their own in the schema, as JSON pointers.
+fn in_lists(values: &Value, root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
+    let named = schema["$ref"].as_str();
+    let named = named.and_then(|name| root.pointer(name.trim_start_matches('#')));
+    let schema = named.unwrap_or(schema);
+    match values {
+        Value::Object(values) => {
+            for (name, value) in values {
+                let field = &schema["properties"][name];
+                in_lists(value, root, field, &format!("{at}/{name}"), found);
+            }
+        }
+        Value::Array(_) if schema["type"] == "array" => leaves(values, at, found),
+        _ => {}
+    }
+}
+
+fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                leaves(value, &format!("{at}/{}", name.replace('/', "~1")), found);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (nth, item) in items.iter().enumerate() {
+                leaves(item, &format!("{at}/{nth}"), found);
+            }
+        }
+        _ => found.push(at.to_owned()),
+    }
+}
+
+/// A JSON pointer as a path for `--set`.
+fn set_path(pointer: &str) -> String {
+    let mut path = String::new();
+    for part in pointer.split('/').skip(1) {
+        if part.parse::<usize>().is_ok() {
+            path += &format!("[{part}]");
+        } else {
+            let dot = if path.is_empty() { "" } else { "." };
+            let name = part.replace("~1", "/").replace('.', "\\.");
+            path += &format!("{dot}{name}");
+        }
+    }
+    path
 }
 
 /// The keys that helm reports as missing: `- at '/monitoring': missing properties 'a', 'b'`.

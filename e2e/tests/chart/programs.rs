@@ -17,7 +17,7 @@ const HUB: &str = "isthmus/";
 /// A program with `--help` behind all its arguments reads these first, and says which variables it has.
 pub(crate) fn each_flag_and_variable_is_known_to_its_program(helm: &Helm) -> Result<()> {
     let directory = std::env::var_os("ISTHMUS_BIN_DIR")
-        .map_or_else(|| workspace().join("target/quick-release"), PathBuf::from);
+        .map_or_else(|| workspace().join("target/debug"), PathBuf::from);
     let mut seen = BTreeSet::new();
     for case in cases::all()? {
         for object in case.objects(helm)? {

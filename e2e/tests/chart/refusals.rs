@@ -352,6 +352,10 @@ const SYSTEM_KINDS: &[(&str, &str)] = &[
         "gateway.gatewayClass.parameters.serviceType=Headless",
         "at '/gateway/gatewayClass/parameters/serviceType'",
     ),
+    (
+        "gateway.gatewayClass.parameters.resources.requests=null",
+        "at '/gateway/gatewayClass/parameters/resources/requests'",
+    ),
 ];
 
 pub(crate) fn combinations_that_cannot_work_are_refused_with_their_reason(

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use e2e::pair::NO_ANSWER;
+use e2e::{pair::NO_ANSWER, watching::remains_until};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
@@ -32,6 +32,8 @@ const COMMANDS: Duration = Duration::from_mins(2);
 /// Number of clients, and of requests of each.
 const CLIENTS: usize = 4;
 const EVERY: Duration = Duration::from_millis(100);
+/// The API server of east stands still for so long: watches, Leases and probes there end or fail meanwhile.
+const STANDS_STILL: Duration = Duration::from_secs(30);
 /// Under an even split one cluster alone answers so many by a chance of 1 in 500 000.
 const IN_A_ROW: usize = 20;
 
@@ -108,7 +110,7 @@ pub(crate) async fn an_api_server_that_stands_still_costs_no_request(stage: &Sta
     let outcome = stand
         .under_load(async || {
             api_server.pause().await;
-            let outcome = stand.answered_by(&["east", "south"]).await;
+            let outcome = stand.without_api_server().await;
             api_server.resume().await;
             outcome?;
             stand.answered_by(&["east", "south"]).await
@@ -234,6 +236,24 @@ impl<'a> Stand<'a> {
             self.asked.lock().push(Asked { sent, took, by });
             nth += 1;
         }
+    }
+
+    /// While the API server of east stands still: every request is answered, in the end by both clusters.
+    async fn without_api_server(&self) -> Result<()> {
+        let until = Instant::now() + STANDS_STILL;
+        let version = ["get", "--raw=/version", "--request-timeout=2s"];
+        let answer = self.east.kubectl(&version).await;
+        ensure!(
+            answer.is_err(),
+            "the API server of east answers: {answer:?}"
+        );
+        remains_until("every request is answered", until, async || {
+            let asked = self.asked.lock();
+            let failed = asked.iter().find_map(|one| one.by.clone().err());
+            failed.map_or(Ok(()), Err)
+        })
+        .await?;
+        self.answered_by(&["east", "south"]).await
     }
 
     /// Sends a request, and returns the cluster that answers.

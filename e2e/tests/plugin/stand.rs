@@ -108,7 +108,7 @@ impl Stand {
     pub(crate) async fn mci(&self, line: &str) -> Result<Ended> {
         let kubectl = &self.testbed.tools().kubectl;
         let programs = std::env::var_os("ISTHMUS_BIN_DIR").map_or_else(
-            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/quick-release"),
+            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/debug"),
             PathBuf::from,
         );
         let path = std::env::var_os("PATH").unwrap_or_default();
