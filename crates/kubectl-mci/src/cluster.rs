@@ -12,6 +12,7 @@ use kube::{
     config::KubeConfigOptions,
     core::{ClusterResourceScope, NamespaceResourceScope},
 };
+use mci_inventory::client::{CertificateProblem, certificate_problem};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -66,6 +67,8 @@ pub(crate) enum CallError {
         context: String,
         what: String,
         problem: String,
+        /// The server answered with a certificate that is rejected.
+        certificate: Option<CertificateProblem>,
     },
     #[error("{cluster}: cannot {what}: {message}; {next}")]
     Refused {
@@ -319,6 +322,7 @@ impl Cluster {
                     context: context.clone(),
                     what: what.to_owned(),
                     problem: format!("{}{}", cause(other), proxy_hint(other)),
+                    certificate: certificate_problem(other),
                 };
             }
         };
@@ -357,6 +361,14 @@ impl CallError {
     /// Whether the credentials are at fault, so that the cluster was not seen.
     pub(crate) fn is_of_credentials(&self) -> bool {
         self.is_unauthorized() || self.is_forbidden() || matches!(self, Self::NoClient { .. })
+    }
+
+    /// Why the certificate of the server is rejected, if that is why the call failed.
+    pub(crate) fn certificate(&self) -> Option<CertificateProblem> {
+        match self {
+            Self::NoAnswer { certificate, .. } => *certificate,
+            _ => None,
+        }
     }
 
     /// What went wrong, without what to do.

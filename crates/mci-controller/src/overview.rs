@@ -140,12 +140,15 @@ pub(crate) struct OverviewBuilder {
 }
 
 /// Values of `mci_member_state{reason}`, and the reasons of `Active`: exactly one holds of a member.
-pub(crate) const STATES: [&str; 12] = [
+pub(crate) const STATES: [&str; 15] = [
     "Active",
     "CRDAbsent",
     "LimitExceeded",
     "Connecting",
     "ConnectionLost",
+    "CertificateUntrusted",
+    "CertificateExpired",
+    "CertificateNameMismatch",
     "AuthFailed",
     "BadCredentials",
     "InsecureCredentials",
@@ -156,7 +159,7 @@ pub(crate) const STATES: [&str; 12] = [
 ];
 
 /// What each reason means, for a person.
-const MEANINGS: [(&str, &str); 12] = [
+const MEANINGS: [(&str, &str); 15] = [
     ("Active", "in contact"),
     (
         "CRDAbsent",
@@ -170,6 +173,18 @@ const MEANINGS: [(&str, &str); 12] = [
     (
         "ConnectionLost",
         "its API server does not answer: what it exports is kept",
+    ),
+    (
+        "CertificateUntrusted",
+        "no authority of its kubeconfig has signed its API server's certificate: give it one with the present certificate-authority-data (kubectl mci join makes one); what it exports is kept",
+    ),
+    (
+        "CertificateExpired",
+        "its API server's certificate has expired or is not valid yet: renew it there, or correct the clocks; what it exports is kept",
+    ),
+    (
+        "CertificateNameMismatch",
+        "its API server's certificate is not of the host in its kubeconfig: use a host name or address of the certificate, or set tls-server-name; what it exports is kept",
     ),
     (
         "AuthFailed",
@@ -412,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_member_that_is_removed_keeps_its_silence() {
-        for fault in [Some(Fault::AuthFailed), Some(Fault::ConnectionLost), None] {
+        for fault in Fault::ALL.map(Some).into_iter().chain([None]) {
             let mut world = mk_world(&["a"]);
             let now = Moment::default();
             if let Some(fault) = fault {

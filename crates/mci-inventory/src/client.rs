@@ -9,6 +9,7 @@
 //! With HTTP/2 one connection carries all: watches, probes and any number of writes, with one handshake. An API server
 //! offers it; one that does not gets connections as they are needed.
 
+mod certificate;
 mod connector;
 mod guard;
 mod turns;
@@ -29,6 +30,7 @@ use kube::{
 use rand::RngExt;
 use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 
+pub use self::certificate::{CertificateProblem, certificate_problem};
 pub use self::turns::{MemberTurns, Turns};
 use self::{connector::connector, guard::Guard};
 use watch::Config as WatchConfig;

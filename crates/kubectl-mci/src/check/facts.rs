@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use crd::annotations::MCI_CONTROLLER;
 use jiff::Timestamp;
+use mci_inventory::client::CertificateProblem;
 
 use crate::{
     controller::View,
@@ -177,8 +178,8 @@ pub(crate) enum Tried {
     /// They are good; with the cluster's uid, if they may see it.
     Works(Option<String>),
     Refused(String),
-    /// The server answers with a certificate of an authority that the credentials do not trust, for any client.
-    Untrusted(String),
+    /// The server answers with a certificate that is rejected, for any client.
+    BadCertificate(CertificateProblem, String),
     /// Not from here: the controller may reach what we do not.
     Unreached(String),
 }

@@ -239,19 +239,13 @@ async fn attempt(config: &kube::Config, name: &str) -> (Tried, Option<Cluster>) 
         }
         // it knows who asks, and rights are looked at elsewhere
         Err(error) if error.is_forbidden() => Tried::Works(None),
-        Err(error) => unanswered(error.problem()),
+        Err(error) => match error.certificate() {
+            Some(why) => Tried::BadCertificate(why, error.problem()),
+            None => Tried::Unreached(error.problem()),
+        },
     };
     let works = matches!(tried, Tried::Works(_));
     (tried, works.then_some(member))
-}
-
-/// The result of a failed call. A certificate that is rejected came from a server. Pure.
-fn unanswered(problem: String) -> Tried {
-    if problem.starts_with(BAD_CERTIFICATE) {
-        Tried::Untrusted(problem)
-    } else {
-        Tried::Unreached(problem)
-    }
 }
 
 /// Who the API server takes the bearer of the credentials for.
@@ -267,9 +261,6 @@ async fn subject(member: &Cluster) -> Option<Subject> {
         groups: user.groups.unwrap_or_default(),
     })
 }
-
-/// The beginning of rustls's error for a server's certificate that it rejects.
-const BAD_CERTIFICATE: &str = "invalid peer certificate";
 
 /// Pools by namespace and name.
 type Pickers<T> = BTreeMap<(String, String), T>;
@@ -290,17 +281,6 @@ mod tests {
     fn the_tag_of_an_image_is_its_version(#[case] image: &str, #[case] version: &str) {
         assert_eq!(tag(image), version);
     }
-    #[rstest]
-    #[case::another_authority("invalid peer certificate: UnknownIssuer", true)]
-    #[case::no_route("No route to host (os error 113)", false)]
-    fn a_server_whose_certificate_is_refused_has_answered(
-        #[case] problem: &str,
-        #[case] is_untrusted: bool,
-    ) {
-        let tried = unanswered(problem.to_owned());
-        assert_eq!(matches!(tried, Tried::Untrusted(_)), is_untrusted);
-    }
-
     #[test]
     fn join_renews_its_own_secret_and_no_other_source() {
         let secret = of_secret(&mk_secret("east", "https://10.0.0.1"));

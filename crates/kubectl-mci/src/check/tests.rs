@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use mci_inventory::client::CertificateProblem;
 use serde_json::json;
 
 mod diagnosis;
@@ -326,6 +327,10 @@ fn networks_of_a_member_that_its_pods_are_not_in_are_one_line() {
     assert_eq!(wrong(&facts), []);
 }
 
+fn mk_rejected(why: CertificateProblem) -> Tried {
+    Tried::BadCertificate(why, "why".to_owned())
+}
+
 #[test]
 fn what_is_wrong_with_credentials_is_one_line() {
     each_is_one_line(&[
@@ -350,9 +355,19 @@ fn what_is_wrong_with_credentials_is_one_line() {
             "east: https://east is not reached from here",
         ),
         (
-            |f| f.token(0).tried = Tried::Untrusted("UnknownIssuer".to_owned()),
+            |f| f.token(0).tried = mk_rejected(CertificateProblem::Untrusted),
             Level::Bad,
-            "has not the authority of its certificate: UnknownIssuer",
+            "east: https://east answers, and Secret isthmus-system/east has not the authority of its certificate: why",
+        ),
+        (
+            |f| f.token(0).tried = mk_rejected(CertificateProblem::Expired),
+            Level::Bad,
+            "east: https://east answers, and its certificate has expired or is not valid yet: why",
+        ),
+        (
+            |f| f.token(0).tried = mk_rejected(CertificateProblem::NameMismatch),
+            Level::Bad,
+            "east: https://east answers, and its certificate is not of the host in Secret isthmus-system/east: why",
         ),
         (
             |f| f.token(0).tried = Tried::Works(Some("uid-north".to_owned())),

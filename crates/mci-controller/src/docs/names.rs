@@ -89,7 +89,7 @@ fn all_known() -> impl Iterator<Item = Known> {
             }
         }
     }
-    let faults = [Fault::ConnectionLost, Fault::AuthFailed];
+    let faults = Fault::ALL;
     let mut reaches = vec![Reach::Reachable];
     reaches.extend(faults.map(Reach::Lost));
     reaches.extend(faults.map(Reach::Stale));

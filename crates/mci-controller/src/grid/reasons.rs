@@ -20,7 +20,7 @@ const UNREACHABLE: (&str, &str) = ("runbook", "mcimemberunreachable");
 const NOT_READY: (&str, &str) = ("runbook", "mcientriesnotready");
 
 /// An empty meaning is that of the member's state of this name.
-const REASONS: [(&str, &str, (&str, &str)); 46] = [
+const REASONS: [(&str, &str, (&str, &str)); 49] = [
     // an importer
     (
         "AsLastSeen",
@@ -70,6 +70,9 @@ const REASONS: [(&str, &str, (&str, &str)); 46] = [
     ("LimitExceeded", "", ("runbook", "mcimemberoverlimit")),
     ("Connecting", "", UNREACHABLE),
     ("ConnectionLost", "", UNREACHABLE),
+    ("CertificateUntrusted", "", REFUSED),
+    ("CertificateExpired", "", REFUSED),
+    ("CertificateNameMismatch", "", REFUSED),
     ("AuthFailed", "", REFUSED),
     ("BadCredentials", "", REFUSED),
     ("InsecureCredentials", "", REFUSED),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
+use mci_inventory::client::{CertificateProblem, certificate_problem};
 use tokio::time::timeout;
 
 use super::fault_of;
@@ -37,6 +38,8 @@ pub(super) enum ConnectError {
     Timeout(Duration),
     #[error("the server does not answer as an API server does: {0}")]
     Call(String, Option<u16>),
+    #[error("the certificate of the server is rejected: {1}")]
+    Certificate(CertificateProblem, String),
     #[error("its kube-system namespace has no uid, or none of at most 128 bytes")]
     NoIdentity,
     #[error("certificates or keys do not decode: expected PEM with a certificate and its key")]
@@ -81,9 +84,14 @@ pub(super) fn describe(error: kube::Error) -> ConnectError {
         let text = format!("{} {}", status.code, clipped(&status.message, MAX_MESSAGE));
         return ConnectError::Call(text, Some(status.code));
     }
+    let certificate = certificate_problem(&error);
     // the root cause alone: the outer errors repeat it
     let text = anyhow::Error::from(error).root_cause().to_string();
-    ConnectError::Call(clipped(&text, MAX_MESSAGE).to_owned(), None)
+    let text = clipped(&text, MAX_MESSAGE).to_owned();
+    match certificate {
+        Some(problem) => ConnectError::Certificate(problem, text),
+        None => ConnectError::Call(text, None),
+    }
 }
 
 // === impl ConnectError ===
@@ -97,6 +105,11 @@ impl ConnectError {
     pub(super) fn fault(&self) -> Fault {
         match self {
             Self::Call(_, status) => fault_of(*status),
+            Self::Certificate(CertificateProblem::Untrusted, _) => Fault::CertificateUntrusted,
+            Self::Certificate(CertificateProblem::Expired, _) => Fault::CertificateExpired,
+            Self::Certificate(CertificateProblem::NameMismatch, _) => {
+                Fault::CertificateNameMismatch
+            }
             Self::Timeout(_) | Self::NoIdentity | Self::Undecodable => Fault::ConnectionLost,
             Self::LostRights(_) => Fault::AuthFailed,
         }
@@ -106,8 +119,33 @@ impl ConnectError {
 #[cfg(test)]
 mod tests {
     use kube::core::Status;
+    use rustls::CertificateError;
 
     use super::*;
+
+    #[test]
+    fn a_rejected_certificate_is_a_fault_of_its_own() {
+        let tls = |why| rustls::Error::InvalidCertificate(why);
+        let reason = |error: rustls::Error| {
+            let error = std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+            describe(kube::Error::Service(error.into()))
+                .fault()
+                .reason()
+        };
+        for (error, expected) in [
+            (tls(CertificateError::UnknownIssuer), "CertificateUntrusted"),
+            (tls(CertificateError::BadSignature), "CertificateUntrusted"),
+            (tls(CertificateError::Expired), "CertificateExpired"),
+            (tls(CertificateError::NotValidYet), "CertificateExpired"),
+            (
+                tls(CertificateError::NotValidForName),
+                "CertificateNameMismatch",
+            ),
+            (rustls::Error::HandshakeNotComplete, "ConnectionLost"),
+        ] {
+            assert_eq!(reason(error.clone()), expected, "{error}");
+        }
+    }
 
     #[test]
     fn a_servers_message_is_clipped() {

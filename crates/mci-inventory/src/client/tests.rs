@@ -21,7 +21,7 @@ use kube::{
     Api,
     api::{ListParams, WatchParams},
 };
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -46,8 +46,19 @@ const LIMIT: Duration = Duration::from_secs(20);
 const EMPTY_LIST: &str = r#"{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}"#;
 
 async fn start() -> Server {
-    let CertifiedKey { cert, signing_key } =
-        generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    start_with(mk_certificate()).await
+}
+
+/// What a server's certificate is made of: it is of this machine, and valid now.
+fn mk_certificate() -> CertificateParams {
+    CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name")
+}
+
+async fn start_with(certificate: CertificateParams) -> Server {
+    let signing_key = KeyPair::generate().expect("a key");
+    let cert = certificate
+        .self_signed(&signing_key)
+        .expect("a certificate");
     let key = PrivateKeyDer::Pkcs8(signing_key.serialize_der().into());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut tls = rustls::ServerConfig::builder_with_provider(provider)
@@ -221,4 +232,55 @@ async fn a_handshake_that_hangs_is_given_up() {
     );
     let text = anyhow::Error::from(error).root_cause().to_string();
     assert!(text.contains("no connection within"), "{text}");
+}
+
+/// What is wrong with a server of this certificate, for a client that trusts `root`, or the certificate itself.
+async fn problem(
+    certificate: CertificateParams,
+    root: Option<&Server>,
+) -> Option<CertificateProblem> {
+    let mut server = start_with(certificate).await;
+    if let Some(root) = root {
+        server.certificate.clone_from(&root.certificate);
+    }
+    let Ways { kube, .. } = connect(&server, server.address, PING_AFTER);
+    let answer = timeout(LIMIT, kube.apiserver_version()).await;
+    let error = answer.expect("an answer").err()?;
+    certificate_problem(&error)
+}
+
+#[tokio::test]
+async fn a_rejected_certificate_is_told_apart_from_a_server_that_does_not_answer() {
+    let other = start().await;
+    let untrusted = Some(CertificateProblem::Untrusted);
+    // an authority of the same name, and one of another
+    assert_eq!(problem(mk_certificate(), Some(&other)).await, untrusted);
+    let mut certificate = mk_certificate();
+    certificate.distinguished_name = DistinguishedName::new();
+    certificate
+        .distinguished_name
+        .push(DnType::CommonName, "another authority");
+    assert_eq!(problem(certificate, Some(&other)).await, untrusted);
+    let expired = Some(CertificateProblem::Expired);
+    let mut certificate = mk_certificate();
+    certificate.not_after = date_time_ymd(2020, 1, 1);
+    assert_eq!(problem(certificate, None).await, expired);
+    let mut certificate = mk_certificate();
+    certificate.not_before = date_time_ymd(4000, 1, 1);
+    assert_eq!(problem(certificate, None).await, expired);
+    let certificate = CertificateParams::new(["10.0.0.1".to_owned()]).expect("a name");
+    let mismatch = Some(CertificateProblem::NameMismatch);
+    assert_eq!(problem(certificate, None).await, mismatch);
+    assert_eq!(problem(mk_certificate(), None).await, None);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_has_no_certificate() {
+    let mut server = start().await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    server.address = closed.local_addr().expect("bound");
+    drop(closed);
+    let Ways { kube, .. } = connect(&server, server.address, PING_AFTER);
+    let error = kube.apiserver_version().await.expect_err("nobody listens");
+    assert_eq!(certificate_problem(&error), None);
 }

@@ -144,6 +144,12 @@ pub struct Silence {
 pub enum Fault {
     /// The server does not answer, or another cluster does.
     ConnectionLost,
+    /// No authority of the credentials has signed the server's certificate.
+    CertificateUntrusted,
+    /// The server's certificate has expired, or is not valid yet.
+    CertificateExpired,
+    /// The server's certificate is not of the host that the credentials name.
+    CertificateNameMismatch,
     /// The server refuses the credentials (401, 403), or they cannot be used.
     AuthFailed,
 }
@@ -316,11 +322,41 @@ impl Member {
 // === impl Fault ===
 
 impl Fault {
+    /// All of them, for references.
+    pub const ALL: [Self; 5] = [
+        Self::ConnectionLost,
+        Self::CertificateUntrusted,
+        Self::CertificateExpired,
+        Self::CertificateNameMismatch,
+        Self::AuthFailed,
+    ];
+
     /// The reason of `Reachable=False`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::ConnectionLost => "ConnectionLost",
+            Self::CertificateUntrusted => "CertificateUntrusted",
+            Self::CertificateExpired => "CertificateExpired",
+            Self::CertificateNameMismatch => "CertificateNameMismatch",
             Self::AuthFailed => "AuthFailed",
+        }
+    }
+
+    /// What it means for an entry of the member, for a person.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::ConnectionLost | Self::AuthFailed => {
+                "no contact with the exporting cluster: this is the last known state"
+            }
+            Self::CertificateUntrusted => {
+                "the kubeconfig of the exporting cluster does not have the authority of its API server's certificate: this is the last known state"
+            }
+            Self::CertificateExpired => {
+                "the certificate of the exporting cluster's API server has expired or is not valid yet: this is the last known state"
+            }
+            Self::CertificateNameMismatch => {
+                "the certificate of the exporting cluster's API server is not of the host in its kubeconfig: this is the last known state"
+            }
         }
     }
 }

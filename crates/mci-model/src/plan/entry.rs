@@ -137,11 +137,9 @@ pub(super) fn set_reach(entry: &mut ImportedCluster, reach: Reach, crd_missing: 
             "Reachable",
             "in contact with the exporting cluster",
         ),
-        Reach::Lost(fault) | Reach::Stale(fault) => (
-            Status::False,
-            fault.reason(),
-            "no contact with the exporting cluster: this is the last known state",
-        ),
+        Reach::Lost(fault) | Reach::Stale(fault) => {
+            (Status::False, fault.reason(), fault.message())
+        }
     };
     put(
         &mut entry.conditions,

@@ -7,7 +7,7 @@ use crd::{
     networks::parse_pod_cidrs,
 };
 use jiff::{SignedDuration, Timestamp};
-use mci_inventory::{lease_name, statement_files};
+use mci_inventory::{client::CertificateProblem, lease_name, statement_files};
 use mci_model::index::origin::SourceKind;
 
 use super::{ELSEWHERE, workload};
@@ -180,13 +180,23 @@ fn judge_token(member: &MemberFacts, token: &TokenFacts, facts: &Facts, again: S
                 again,
             );
         }
-        Tried::Untrusted(problem) => {
-            return Line::bad(
-                format!(
-                    "{name}: {server} answers, and {source} has not the authority of its certificate: {problem}"
+        Tried::BadCertificate(why, problem) => {
+            let (text, next) = match why {
+                CertificateProblem::Untrusted => (
+                    format!("and {source} has not the authority of its certificate"),
+                    again,
                 ),
-                again,
-            );
+                CertificateProblem::Expired => (
+                    "and its certificate has expired or is not valid yet".to_owned(),
+                    "renew the serving certificate of the API server, or correct the clock here"
+                        .to_owned(),
+                ),
+                CertificateProblem::NameMismatch => (
+                    format!("and its certificate is not of the host in {source}"),
+                    "use a host name or address of the certificate in the kubeconfig, or set its tls-server-name".to_owned(),
+                ),
+            };
+            return Line::bad(format!("{name}: {server} answers, {text}: {problem}"), next);
         }
         Tried::Unreached(problem) => {
             return Line::of(
@@ -324,18 +334,6 @@ fn outside(name: &str, networks: &[String], facts: &Facts) -> Option<String> {
     ))
 }
 
-/// Whether a member's server presents a certificate that the member's credentials do not trust. The controller, too,
-/// treats it as a server that does not answer.
-fn is_untrusted(name: &str, facts: &Facts) -> bool {
-    let mut members = facts.home.members.iter().filter(|one| one.name == name);
-    members.any(|one| {
-        let CredentialFacts::InSecret(Ok(token)) = &one.credentials else {
-            return false;
-        };
-        matches!(token.tried, Tried::Untrusted(_))
-    })
-}
-
 /// What the controller says of its members.
 fn said(view: &View, facts: &Facts) -> Vec<Line> {
     let mut lines = Vec::new();
@@ -346,11 +344,7 @@ fn said(view: &View, facts: &Facts) -> Vec<Line> {
             .as_ref()
             .map(|denied| format!("grant {denied}"))
             .or_else(|| member.detail.clone());
-        let mut detail = detail.unwrap_or_else(|| active.message.clone());
-        if active.reason == "ConnectionLost" && is_untrusted(&member.name, facts) {
-            "its certificate is not trusted, as said above: a new kubeconfig mends both"
-                .clone_into(&mut detail);
-        }
+        let detail = detail.unwrap_or_else(|| active.message.clone());
         let text = format!("the controller says of {}: {}", member.name, active.reason);
         lines.push(match active.status {
             true if active.reason == "Active" => Line::good(text),
