@@ -133,9 +133,18 @@ impl Requests {
     /// # Errors
     /// When no complete answer came in 30 s.
     pub async fn get(&self, path: &str) -> Result<Answer, NoAnswer> {
+        self.get_with(path, HeaderMap::new()).await
+    }
+
+    /// A GET with these headers.
+    ///
+    /// # Errors
+    /// When no complete answer came in 30 s.
+    pub async fn get_with(&self, path: &str, headers: HeaderMap) -> Result<Answer, NoAnswer> {
         let start = Instant::now();
         let request = Request::get(format!("{}{path}", self.base)).body(Full::default());
-        let request = request.map_err(|error| self.failed(path, error.to_string()))?;
+        let mut request = request.map_err(|error| self.failed(path, error.to_string()))?;
+        request.headers_mut().extend(headers);
         let exchange = async {
             let response = self
                 .client

@@ -4,6 +4,7 @@
 
 mod compat;
 mod faults;
+mod responses;
 mod shared;
 mod stand;
 
@@ -19,6 +20,7 @@ const TESTS: &[Test<Stand>] = &tests![
     shared::requests_of_three_pickers_at_once_spread_over_idle_servers,
     shared::the_sum_of_charges_is_that_of_live_requests,
     compat::the_calls_of_the_former_service_serve_over_tls_with_a_token,
+    responses::a_response_is_found_by_its_session_token_whichever_picker_has_the_request,
     faults::a_killed_metadata_center_costs_no_request_and_counts_right_in_5_s,
     faults::an_empty_redis_costs_no_request_and_counts_right_in_5_s,
     faults::what_a_killed_picker_had_is_gone_in_16_s,
