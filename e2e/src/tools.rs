@@ -20,6 +20,24 @@ pub fn promtool() -> Result<PathBuf> {
     find("promtool", "PROMTOOL_BIN")
 }
 
+/// The echo server of the official conformance suites: `ECHO_BASIC_BIN`, else on `PATH`, else in `target/tools`.
+///
+/// # Errors
+/// Says how to get it.
+pub fn echo_server() -> Result<PathBuf> {
+    find("echo-basic", "ECHO_BASIC_BIN")
+}
+
+/// The program of an official conformance suite: `CONFORMANCE_<SUITE>_BIN`, else `conformance-<suite>` on `PATH`, else in
+/// `target/tools`.
+///
+/// # Errors
+/// Says how to get it.
+pub fn official_suite(suite: &str) -> Result<PathBuf> {
+    let variable = format!("CONFORMANCE_{}_BIN", suite.to_uppercase());
+    find(&format!("conformance-{suite}"), &variable)
+}
+
 fn find(name: &str, variable: &str) -> Result<PathBuf> {
     if let Some(program) = std::env::var_os(variable) {
         return Ok(PathBuf::from(program));

@@ -5,6 +5,7 @@
 
 mod bench;
 mod command;
+mod conformance;
 mod crds;
 mod demo;
 mod docs;
@@ -37,6 +38,8 @@ enum Task {
     Demo(demo::Args),
     /// Run all checks: format, lints, unit tests, docs, end-to-end tests
     Test(test::Args),
+    /// Run the official conformance suites of Gateway API and of its Inference Extension against our gateway
+    Conformance(conformance::Args),
     /// Build docs/ as a site into target/site; broken links fail
     Docs(docs::Args),
     /// Find, build or fetch etcd, kube-apiserver, kube-controller-manager, kubectl, Envoy, helm, crane and Redis
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run_demo(&args),
         // its last line counts what passed and failed: nothing comes after
         Task::Test(args) => return test::run_tests(&args),
+        Task::Conformance(args) => return conformance::run_conformance(&args),
         Task::Docs(args) => docs::run_docs(&args),
         Task::Tools(args) => tools::find_all(&args).map(|tools| print!("{tools}")),
         Task::Bench(args) => bench::run_bench(&args),

@@ -17,13 +17,19 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use self::{
-    built::{TestProgram, Tests, build},
-    report::{Report, Tally, Timing},
+    built::TestProgram,
+    report::{Report, Timing},
+};
+pub(crate) use self::{
+    built::{Tests, build},
+    report::Tally,
     runs::{Run, run_all},
 };
 use crate::{
     command::{cargo, run},
-    docs, manifests, tools, workspace,
+    conformance, docs, manifests,
+    tools::{self, conformance::Suite},
+    workspace,
 };
 
 #[derive(Debug, clap::Args)]
@@ -72,9 +78,10 @@ struct Session<'a> {
 }
 
 /// Targets of the package `e2e`, the longest first: each has clusters of its own, and most of its time is waiting.
-const E2E_TARGETS: [&str; 11] = [
+const E2E_TARGETS: [&str; 12] = [
     "members",
     "suite",
+    "official",
     "anywhere",
     "conformance",
     "installation",
@@ -243,6 +250,7 @@ impl Part {
                 let (tools, helm) = (tools::ensure()?, tools::helm()?);
                 let redis = tools::redis()?;
                 let promtool = tools::promtool()?;
+                let official = conformance::places(Suite::Inference)?;
                 manifests::check()?;
                 session.tally.passed += 1;
                 let mut runs = Vec::new();
@@ -252,8 +260,7 @@ impl Part {
                     };
                     let mut tests = session.program(target, program);
                     tools.tell(&mut tests.command)?;
-                    let programs = workspace::target().join("debug");
-                    tests.command.env("ISTHMUS_BIN_DIR", programs);
+                    tests.command.envs(official.clone());
                     tests.command.env("HELM_BIN", &helm);
                     tests.command.env("REDIS_SERVER_BIN", &redis);
                     tests.command.env("PROMTOOL_BIN", &promtool);

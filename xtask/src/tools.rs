@@ -1,11 +1,13 @@
 //! The programs that are not ours: found, or else built from their published modules and packages.
 
 mod c_library;
+pub(crate) mod conformance;
 mod debian;
 mod libzmq;
 mod preparing;
 mod promtool;
 
+use self::conformance::Suite;
 pub(crate) use self::preparing::Preparing;
 
 use std::{
@@ -120,7 +122,10 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Only {
+    ConformanceGateway,
+    ConformanceInference,
     Crane,
+    EchoBasic,
     Envoy,
     Helm,
     Libzmq,
@@ -141,7 +146,10 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
             tools.0.push(("crane", crane()?));
             Ok(tools)
         }
+        Some(Only::ConformanceGateway) => Ok(Tools(vec![Suite::Gateway.tool()?])),
+        Some(Only::ConformanceInference) => Ok(Tools(vec![Suite::Inference.tool()?])),
         Some(Only::Crane) => Ok(Tools(vec![("crane", crane()?)])),
+        Some(Only::EchoBasic) => Ok(Tools(vec![("echo-basic", conformance::echo_server()?)])),
         Some(Only::Helm) => Ok(Tools(vec![("helm", helm()?)])),
         Some(Only::Envoy) => Ok(Tools(vec![("envoy", envoy()?)])),
         Some(Only::Libzmq) => Ok(Tools(vec![("libzmq", libzmq()?)])),
@@ -173,6 +181,8 @@ pub(crate) fn prepare_for_tests() -> Result<()> {
     crane()?;
     ensure()?;
     helm()?;
+    conformance::echo_server()?;
+    Suite::Inference.tool()?;
     Ok(())
 }
 
@@ -387,10 +397,22 @@ fn kubernetes_flags() -> String {
 }
 
 fn build(tool: &GoTool, module: &str, flags: &str, version: &str) -> Result<PathBuf> {
+    compile(&["build", "-v"], tool, module, flags, version)
+}
+
+/// Has Go make a binary by this command of its own.
+fn compile(
+    go_command: &[&str],
+    tool: &GoTool,
+    module: &str,
+    flags: &str,
+    version: &str,
+) -> Result<PathBuf> {
     let part = workspace::tools().join(format!("{}.part", tool.name));
     let mut command = go()?;
     command
-        .args(["build", "-v", "-trimpath", "-ldflags", flags, "-o"])
+        .args(go_command)
+        .args(["-trimpath", "-ldflags", flags, "-o"])
         .arg(&part)
         .arg(tool.package)
         .current_dir(workspace::root().join(module))
@@ -593,7 +615,11 @@ mod tests {
     #[test]
     fn every_go_tool_is_declared_in_its_module() {
         let kubernetes = GO_TOOLS.iter().map(|tool| (GO_MODULE, tool));
-        let alone = [(HELM_MODULE, &HELM_TOOL), (CRANE_MODULE, &CRANE_TOOL)];
+        let alone = [
+            (HELM_MODULE, &HELM_TOOL),
+            (CRANE_MODULE, &CRANE_TOOL),
+            (conformance::MODULE, &conformance::ECHO),
+        ];
         for (module, tool) in kubernetes.chain(alone) {
             // in a list, or alone
             let declared = go_mod(module)

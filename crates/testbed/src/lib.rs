@@ -40,6 +40,7 @@ mod mounts;
 mod netns;
 mod network;
 mod node;
+pub mod official;
 pub mod pki;
 mod process;
 mod progress;

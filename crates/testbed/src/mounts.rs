@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
@@ -14,6 +15,11 @@ use nix::sched::{CloneFlags, unshare};
 const COVERED: [&str; 2] = ["/run", "/tmp"];
 /// Containers do not share it; Envoy keeps counters there under a name all Envoys use.
 const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Below it a mount point can be made beside what the machine has there.
+const ETC: &str = "/etc";
+/// Where a container that mounts something below [`ETC`] sees what the machine has there.
+const MACHINE: &str = ".machine";
 
 /// Where names of hosts are looked up; shown over the machine's.
 const HOSTS: &str = "/etc/hosts";
@@ -29,7 +35,10 @@ pub(crate) struct Mounts {
 
 /// A mount path the testbed cannot serve without changing the machine's own directories.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("mountPath {0}: only paths below /run, /var/run and /tmp can be mounted here")]
+#[error(
+    "mountPath {0}: only paths below /run, /var/run and /tmp, and below directories of /etc that this machine has not, can be \
+     mounted here"
+)]
 pub(crate) struct UnsupportedMount(PathBuf);
 
 // === impl Mounts ===
@@ -47,7 +56,7 @@ impl Mounts {
     /// Shows `source` at `path`.
     pub(crate) fn insert(&mut self, path: &Path, source: PathBuf) -> Result<(), UnsupportedMount> {
         let plain = normalize(path);
-        if !COVERED.iter().any(|root| plain.starts_with(root)) {
+        if !COVERED.iter().any(|root| plain.starts_with(root)) && !is_new_in_etc(&plain) {
             return Err(UnsupportedMount(path.to_owned()));
         }
         self.sources.insert(plain, source);
@@ -79,6 +88,9 @@ impl Mounts {
                 cover(root)?;
             }
         }
+        if self.sources.keys().any(|path| path.starts_with(ETC)) {
+            extend_etc()?;
+        }
         // parents sort before children, so that a nested mount is not covered by the outer one
         for (path, source, is_directory) in open {
             if is_directory {
@@ -88,26 +100,46 @@ impl Mounts {
                 File::create(path)?;
             }
             let source = format!("/proc/self/fd/{}", source.as_raw_fd());
-            mount(
-                Some(source.as_str()),
-                path,
-                nothing,
-                MsFlags::MS_BIND | MsFlags::MS_REC,
-                nothing,
-            )?;
+            bind(Path::new(&source), path)?;
         }
         // a link to /run on almost every machine
         if fs::symlink_metadata("/var/run").is_ok_and(|data| data.is_dir()) {
-            mount(
-                Some("/run"),
-                "/var/run",
-                nothing,
-                MsFlags::MS_BIND | MsFlags::MS_REC,
-                nothing,
-            )?;
+            bind(Path::new("/run"), Path::new("/var/run"))?;
         }
         Ok(())
     }
+}
+
+/// Whether this is below a directory of [`ETC`] that the machine does not have.
+fn is_new_in_etc(path: &Path) -> bool {
+    let rest = path.strip_prefix(ETC).ok();
+    let first = rest.and_then(|rest| rest.components().next());
+    first.is_some_and(|first| fs::symlink_metadata(Path::new(ETC).join(first)).is_err())
+}
+
+/// Lays a directory over [`ETC`] that has links to all that was there, so that more can be made beside them.
+fn extend_etc() -> io::Result<()> {
+    // in the container's own shared memory
+    let extended = Path::new(SHARED_MEMORY).join(".etc");
+    let machine = extended.join(MACHINE);
+    fs::create_dir_all(&machine)?;
+    bind(Path::new(ETC), &machine)?;
+    for entry in fs::read_dir(ETC)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        // a relative link leads from where it stands
+        let target = fs::read_link(entry.path()).unwrap_or_else(|_| Path::new(MACHINE).join(&name));
+        symlink(target, extended.join(name))?;
+    }
+    bind(&extended, Path::new(ETC))?;
+    Ok(())
+}
+
+/// Shows `source`, with what is mounted in it, at `path`.
+fn bind(source: &Path, path: &Path) -> nix::Result<()> {
+    let nothing: Option<&str> = None;
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+    mount(Some(source), path, nothing, flags, nothing)
 }
 
 /// Lays an empty file system over a directory.
@@ -164,10 +196,21 @@ mod tests {
                 .is_err()
         );
         assert!(mounts.insert(Path::new("/running"), "/x".into()).is_err());
-        assert!(
-            mounts
-                .insert(Path::new("/etc/isthmus"), "/x".into())
-                .is_err()
-        );
+    }
+
+    #[test]
+    fn of_etc_only_what_the_machine_has_not_can_be_mounted() {
+        let mut mounts = Mounts::of_container(Path::new("/hosts"));
+        for (path, good) in [
+            ("/etc/isthmus-of-a-test", true),
+            ("/etc/isthmus-of-a-test/certificates", true),
+            ("/etc", false),
+            ("/etc/passwd", false),
+            ("/etc/ssl/isthmus-of-a-test", false),
+            ("/etcetera/isthmus-of-a-test", false),
+        ] {
+            let done = mounts.insert(Path::new(path), "/x".into());
+            assert_eq!(done.is_ok(), good, "{path}");
+        }
     }
 }

@@ -36,12 +36,16 @@ pub struct MissingTools {
 pub(crate) struct Entrypoint {
     pub(crate) executable: PathBuf,
     pub(crate) arguments: Vec<String>,
+    /// Whether it only waits, whatever the container says, and nobody asks for its state.
+    pub(crate) idle: bool,
 }
 
 /// Image repository → entrypoint.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Images {
     entrypoints: BTreeMap<String, Entrypoint>,
+    /// Runs for an image that is not among them.
+    other: Option<Entrypoint>,
 }
 
 /// The directories to look in, in this order.
@@ -124,17 +128,28 @@ impl Images {
         let entrypoint = Entrypoint {
             executable,
             arguments,
+            idle: false,
         };
         self.entrypoints.insert(repository.to_owned(), entrypoint);
+    }
+
+    /// From now on an image that is not named runs a process that only waits.
+    pub(crate) fn idle_for_others(&mut self) {
+        self.other = Some(Entrypoint {
+            executable: "sleep".into(),
+            arguments: vec!["infinity".to_owned()],
+            idle: true,
+        });
     }
 
     /// The entrypoint of `image`, whatever its registry, tag and digest.
     pub(crate) fn find(&self, image: &str) -> Option<&Entrypoint> {
         let repository = repository_of(image);
-        self.entrypoints.iter().find_map(|(name, entrypoint)| {
+        let named = self.entrypoints.iter().find_map(|(name, entrypoint)| {
             let before = repository.strip_suffix(name.as_str())?;
             (before.is_empty() || before.ends_with('/')).then_some(entrypoint)
-        })
+        });
+        named.or(self.other.as_ref())
     }
 
     pub(crate) fn names(&self) -> String {
@@ -149,12 +164,16 @@ impl Entrypoint {
     /// The program and its arguments for a container's `command` and `args`.
     ///
     /// Without a command: the entrypoint, then `args`. A command that names the entrypoint's own program (by file name,
-    /// wherever the image has it) means the same with its arguments between; any other command is run as it is.
+    /// wherever the image has it) means the same with its arguments between; any other command is run as it is. One that
+    /// only waits takes neither.
     pub(crate) fn command_line(
         &self,
         command: &[String],
         args: &[String],
     ) -> (PathBuf, Vec<String>) {
+        if self.idle {
+            return (self.executable.clone(), self.arguments.clone());
+        }
         let Some((program, own)) = command.split_first() else {
             return (self.executable.clone(), [&self.arguments, args].concat());
         };
@@ -276,6 +295,18 @@ mod tests {
         let entrypoint = images.find("isthmus/epp").unwrap();
         let line = entrypoint.command_line(&strings(&["/bin/sh", "-c"]), &strings(&["true"]));
         assert_eq!(line, (PathBuf::from("/bin/sh"), strings(&["-c", "true"])));
+    }
+
+    #[test]
+    fn other_images_only_wait_where_that_is_asked_for() {
+        let mut images = mk_images();
+        assert_eq!(images.find("coredns/coredns:v1"), None);
+        images.idle_for_others();
+        let line = images.find("coredns/coredns:v1").unwrap();
+        let line = line.command_line(&strings(&["/coredns"]), &strings(&["-conf", "/etc/c"]));
+        assert_eq!(line, (PathBuf::from("sleep"), strings(&["infinity"])));
+        let named = images.find("isthmus/epp:v1").unwrap();
+        assert_eq!(named.executable, PathBuf::from("/bin/epp"));
     }
 
     #[test]

@@ -5,6 +5,6 @@ module isthmus.dev/e2e/tools/crds
 go 1.26
 
 require (
-	sigs.k8s.io/gateway-api v1.6.1
+	sigs.k8s.io/gateway-api v1.6.3
 	sigs.k8s.io/gateway-api-inference-extension v1.6.0
 )

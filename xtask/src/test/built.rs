@@ -13,7 +13,7 @@ use crate::{command::cargo, demo, signals::Running, workspace};
 
 /// Which tests are built.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Tests<'a> {
+pub(crate) enum Tests<'a> {
     /// All tests that a plain `cargo test` of the workspace runs.
     Unit,
     /// Targets in `tests/` by their names.
@@ -22,12 +22,12 @@ pub(super) enum Tests<'a> {
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TestProgram {
-    pub(super) package: String,
+pub(crate) struct TestProgram {
+    pub(crate) package: String,
     /// The package's directory, which the tests run in.
     directory: PathBuf,
     /// Name of the target: of the library, the program, or the file in `tests/`.
-    pub(super) target: String,
+    pub(crate) target: String,
     /// Its main file, relative to the package's directory.
     source: String,
     executable: PathBuf,
@@ -62,7 +62,7 @@ struct Profile {
 
 /// Builds the programs that tests start, and these tests. The whole workspace is selected each time, and only targets are
 /// chosen: so features of dependencies are the same in each part, and each dependency is compiled once.
-pub(super) fn build(tests: Tests<'_>) -> Result<Vec<TestProgram>> {
+pub(crate) fn build(tests: Tests<'_>) -> Result<Vec<TestProgram>> {
     let mut command = cargo(&[
         "build",
         "--workspace",
@@ -153,7 +153,7 @@ fn has_own_runner(manifest: &str, target: &str) -> bool {
 
 impl TestProgram {
     /// Runs the program as `cargo test` does.
-    pub(super) fn run(&self, name: &str, rest: &[String]) -> Run {
+    pub(crate) fn run(&self, name: &str, rest: &[String]) -> Run {
         let mut command = Command::new(&self.executable);
         command
             .current_dir(&self.directory)

@@ -4,15 +4,15 @@ use std::{fmt, time::Duration};
 
 /// Tests and checks that passed, failed, or are marked as ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) passed: usize,
-    pub(super) failed: usize,
-    pub(super) ignored: usize,
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) ignored: usize,
 }
 
 /// The output of a run of tests, standard output and standard error in one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Report {
+pub(crate) struct Report {
     /// Name of the run.
     name: String,
     tally: Tally,
@@ -25,10 +25,10 @@ pub(super) struct Report {
 
 /// How long a test took.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Timing {
-    pub(super) took: Duration,
+pub(crate) struct Timing {
+    pub(crate) took: Duration,
     /// Name of the run and of the test.
-    pub(super) test: String,
+    pub(crate) test: String,
 }
 
 /// A test program, from the line with which cargo announces it to the next such line.
@@ -56,7 +56,7 @@ enum Kind {
 // === impl Tally ===
 
 impl Tally {
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
@@ -81,7 +81,7 @@ impl fmt::Display for Tally {
 // === impl Report ===
 
 impl Report {
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             ..Self::default()
@@ -89,7 +89,7 @@ impl Report {
     }
 
     /// Reads the next line, which was printed so long after the start of the run.
-    pub(super) fn read(&mut self, line: &str, at: Duration) {
+    pub(crate) fn read(&mut self, line: &str, at: Duration) {
         if let Some((test, took)) = ended(line) {
             // a runner that does not report how long it took runs one test after another
             let took = took.unwrap_or_else(|| at.saturating_sub(self.latest));
@@ -119,22 +119,22 @@ impl Report {
         }
     }
 
-    pub(super) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> Tally {
         self.tally
     }
 
     /// How long each test took that was run.
-    pub(super) fn timings(&self) -> &[Timing] {
+    pub(crate) fn timings(&self) -> &[Timing] {
         &self.timings
     }
 
     /// Names of the tests that are marked as ignored.
-    pub(super) fn ignored(&self) -> &[String] {
+    pub(crate) fn ignored(&self) -> &[String] {
         &self.ignored
     }
 
     /// Targets that have tests and ran none, though no filter was given.
-    pub(super) fn idle(&self) -> Vec<&str> {
+    pub(crate) fn idle(&self) -> Vec<&str> {
         let idle = self.targets.iter().filter(|target| target.is_idle());
         idle.map(|target| &*target.name).collect()
     }

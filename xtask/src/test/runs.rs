@@ -15,12 +15,12 @@ use super::{now, report::Report};
 use crate::signals::Running;
 
 /// A command that runs tests.
-pub(super) struct Run {
+pub(crate) struct Run {
     /// Goes before each line, where several run at a time.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Announces the test program, where the command does not by itself as `cargo test` does.
-    pub(super) heading: Option<String>,
-    pub(super) command: Command,
+    pub(crate) heading: Option<String>,
+    pub(crate) command: Command,
 }
 
 /// A run that is under way.
@@ -46,7 +46,7 @@ const QUEUE: usize = 64;
 /// # Errors
 /// When one of them ended otherwise than with success; what the others reported is in `reports` all the same. After the
 /// end by a signal no other run is begun.
-pub(super) fn run_all(
+pub(crate) fn run_all(
     runs: Vec<Run>,
     at_once: usize,
     out: &mut impl Write,

@@ -12,7 +12,7 @@ pub(crate) struct Preparing(Option<JoinHandle<Result<()>>>);
 
 impl Preparing {
     /// Starts the thread.
-    pub(crate) fn begin(make: fn() -> Result<()>) -> Self {
+    pub(crate) fn begin(make: impl FnOnce() -> Result<()> + Send + 'static) -> Self {
         Self(Some(thread::spawn(make)))
     }
 

@@ -161,9 +161,17 @@ impl ContainerTask {
             let message = format!("{feature}: not supported by the testbed's node");
             return Err(failed("Unsupported")(message));
         }
-        let probes = Probes::of(&self.container)
-            .map_err(|error| failed("UnsupportedProbe")(error.to_string()))?;
-        let mounts = self.mounts().map_err(failed("UnsupportedMount"))?;
+        let probes = if entrypoint.idle {
+            Probes::default()
+        } else {
+            Probes::of(&self.container)
+                .map_err(|error| failed("UnsupportedProbe")(error.to_string()))?
+        };
+        let mounts = if entrypoint.idle {
+            Mounts::of_container(&names::file(&self.context.state))
+        } else {
+            self.mounts().map_err(failed("UnsupportedMount"))?
+        };
         let environment = self
             .environment()
             .map_err(failed("CreateContainerConfigError"))?;

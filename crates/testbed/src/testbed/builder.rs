@@ -68,6 +68,12 @@ impl Builder {
         self
     }
 
+    /// Runs a process that only waits, and is ready at once, for each image that nobody named.
+    pub fn idle_for_other_images(mut self) -> Self {
+        self.images.idle_for_others();
+        self
+    }
+
     /// Uses these binaries instead of those that [`Tools::find`] finds.
     pub fn tools(mut self, tools: Tools) -> Self {
         self.tools = Some(tools);

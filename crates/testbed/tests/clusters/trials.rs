@@ -113,7 +113,7 @@ spec:
         - {name: URL, value: 'http://$(POD_IP):8080'}
         - {name: TOKEN, valueFrom: {secretKeyRef: {name: keys, key: token}}}
         readinessProbe: {httpGet: {path: /, port: web}, periodSeconds: 1, failureThreshold: 1}
-        volumeMounts: [{name: keys, mountPath: /var/run/keys}]
+        volumeMounts: [{name: keys, mountPath: /var/run/keys}, {name: keys, mountPath: /etc/isthmus-keys/a}]
       volumes: [{name: keys, secret: {secretName: keys}}]
 ";
 
@@ -144,6 +144,8 @@ async fn environment(testbed: &Testbed) -> anyhow::Result<()> {
     let address = pod_address(&pods[0])?;
     ensure!(get(address, "/env/MODE").await? == "fast");
     ensure!(get(address, "/env/TOKEN").await? == "first");
+    // what the machine has beside a directory that is mounted there
+    ensure!(get(address, "/file/etc/passwd").await?.contains(":/"));
     ensure!(get(address, "/env/URL").await? == format!("http://{address}"));
     ensure!(get(address, "/env/KUBERNETES_SERVICE_HOST").await? == "10.1.255.1");
     ensure!(
@@ -177,6 +179,10 @@ async fn secret_update(testbed: &Testbed) -> anyhow::Result<()> {
     east.apply_yaml(secret).await?;
     eventually("the new secret", SOON, async || {
         expect("second", &get(address, "/file/run/keys/token").await?)?;
+        expect(
+            "second",
+            &get(address, "/file/etc/isthmus-keys/a/token").await?,
+        )?;
         expect("x", &get(address, "/file/run/keys/more").await?)
     })
     .await?;
@@ -407,7 +413,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: unknown-mount, namespace: ml}
 spec:
-  containers: [{name: c, image: isthmus/echo, volumeMounts: [{name: v, mountPath: /etc/x}]}]
+  containers: [{name: c, image: isthmus/echo, volumeMounts: [{name: v, mountPath: /opt/x}]}]
   volumes: [{name: v, emptyDir: {}}]
 ";
     west.apply_yaml(yaml).await?;
