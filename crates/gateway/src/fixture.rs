@@ -150,8 +150,8 @@ pub(crate) fn mk_service(ports: &[(&str, u16)]) -> Service {
         tcp: true,
     };
     Service {
-        external_name: false,
         ports: ports.iter().map(port).collect(),
+        ..Service::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is known of the cluster, kept from watch updates. Synchronous: no client, no await.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use crd::networks::{Cidr, merged};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -91,9 +92,11 @@ pub(crate) struct Index {
     /// known of them stays.
     odd: BTreeMap<Source, BTreeSet<Key>>,
     vanished: Vanished,
-    /// Networks of this cluster that entries of other clusters may not name, by the object that defines them.
+    /// Networks of this cluster that entries of other clusters may not name, by the object that defines them. With them are
+    /// the addresses of its load balancers and API servers.
     service_cidrs: BTreeMap<Key, Vec<Cidr>>,
     nodes: BTreeMap<Key, Vec<Cidr>>,
+    api_servers: BTreeSet<IpAddr>,
     /// Imports that are back with their CRD and have no entries yet, while those of before are in use.
     unwritten: BTreeMap<Key, crd::InferencePoolImport>,
 }
@@ -315,7 +318,11 @@ impl Index {
             return Changes::default();
         }
         let objects = self.service_cidrs.values().chain(self.nodes.values());
-        let networks = merged(objects.flatten().copied());
+        let balanced = self.world.services.values();
+        let balanced = balanced.flat_map(|service| &service.balanced);
+        let api_servers = self.api_servers.iter().copied().map(Cidr::host);
+        let objects = objects.flatten().chain(balanced).copied();
+        let networks = merged(objects.chain(api_servers));
         let changed = self.world.own_networks != networks;
         self.world.own_networks = networks;
         Changes::world(changed)
@@ -439,7 +446,12 @@ impl Index {
             }
             self.endpoints.by_service = by_service;
         }
-        Changes::endpoints(changed)
+        let api_servers = self.endpoints.addresses_of(&Key::new("default", "kubernetes"));
+        let moved = self.api_servers != api_servers;
+        self.api_servers = api_servers;
+        let mut changes = self.own_networks(moved);
+        changes.endpoints = changed;
+        changes
     }
 
     /// A pool whose selector is refused has no pods, whatever it had before.

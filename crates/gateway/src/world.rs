@@ -54,7 +54,7 @@ pub(crate) struct World {
     pub(crate) bad_selectors: BTreeMap<Key, String>,
     /// What Envoys refused, by Gateway.
     pub(crate) rejections: BTreeMap<Key, Vec<Rejection>>,
-    /// Networks of this cluster's Services, nodes and their pods, merged. No endpoint of another cluster is in them.
+    /// Networks of this cluster's Services, their load balancers, nodes and their pods, and API servers, merged. No endpoint of another cluster is in them.
     pub(crate) own_networks: Vec<Cidr>,
 }
 
@@ -242,6 +242,8 @@ pub(crate) struct BackendRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Service {
     pub(crate) external_name: bool,
+    /// Its addresses at load balancers. Those of `spec.externalIPs` are not here: who makes Services chooses them at will.
+    pub(crate) balanced: Vec<Cidr>,
     pub(crate) ports: Vec<ServicePort>,
 }
 
@@ -458,6 +460,14 @@ impl Endpoints {
             found = that_are(|slice| &slice.terminating);
         }
         found.into_iter().collect()
+    }
+
+    /// Addresses of all endpoints of the Service that serve, whichever their port.
+    pub(crate) fn addresses_of(&self, service: &Key) -> BTreeSet<IpAddr> {
+        let names = self.by_service.get(service).into_iter().flatten();
+        let slices = names.filter_map(|name| self.slices.get(name));
+        let ips = slices.flat_map(|slice| slice.ready.iter().chain(&slice.terminating));
+        ips.copied().collect()
     }
 
     /// Each ready pod of the pool at each of its ports, sorted.

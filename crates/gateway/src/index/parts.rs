@@ -38,13 +38,15 @@ impl Index {
             Update::Delete(service) => self.reached_by(service, true),
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
         }
-        changes.world |= keep(
+        let changed = keep(
             &mut self.world.services,
             update,
             odd,
             |o| &o.metadata,
             project::service,
         );
+        changes.world |= changed;
+        self.own_networks(changed);
         changes
     }
 

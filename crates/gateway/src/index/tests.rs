@@ -335,6 +335,22 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
     // A heartbeat changes nothing.
     assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world);
 
+    // Load balancers and API servers may be elsewhere. What makers of Services choose denies nobody anything.
+    let balanced = json!({"metadata": {"namespace": "ns", "name": "web"}, "spec": {"type": "LoadBalancer", "externalIPs": ["203.0.113.1"]},
+        "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.4"}, {"hostname": "web.example"}]}}});
+    let balanced: Service = serde_json::from_value(balanced).unwrap();
+    let slice = json!({"metadata": {"namespace": "default", "name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["198.51.100.9"]}], "ports": [{"name": "https", "port": 6443}]});
+    let slice: EndpointSlice = serde_json::from_value(slice).unwrap();
+    let before = networks(&index);
+    assert!(on(&mut index, Event::Services(Update::Apply(balanced.clone()))).world);
+    assert!(on(&mut index, Event::Slices(Update::Apply(slice.clone()))).world);
+    let news: Vec<String> = networks(&index).into_iter().filter(|one| !before.contains(one)).collect();
+    assert_eq!(news, ["198.51.100.4/32", "198.51.100.9/32"]);
+    on(&mut index, Event::Services(Update::Delete(balanced)));
+    on(&mut index, Event::Slices(Update::Delete(slice)));
+    assert_eq!(networks(&index), before);
+
     // This cluster has no ServiceCIDR API, and the gateway has an older role.
     let mut older = Index::default();
     on(&mut older, Event::ServiceCidrs(missing_kind()));

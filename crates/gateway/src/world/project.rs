@@ -453,8 +453,15 @@ pub(crate) fn service(object: &core::Service) -> Service {
     });
     Service {
         external_name: spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName"),
+        balanced: balanced(object).filter_map(|one| one.ip.as_ref()?.parse().ok()).map(Cidr::host).collect(),
         ports: ports.collect(),
     }
+}
+
+fn balanced(object: &core::Service) -> impl Iterator<Item = &core::LoadBalancerIngress> {
+    let status = object.status.as_ref();
+    let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
+    ingress.into_iter().flatten()
 }
 
 /// Where clients reach a Service of ours.
@@ -462,10 +469,7 @@ pub(crate) fn service_addresses(object: &core::Service) -> Vec<String> {
     let spec = object.spec.as_ref();
     let kind = spec.and_then(|spec| spec.type_.as_deref());
     if kind == Some("LoadBalancer") {
-        let status = object.status.as_ref();
-        let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
-        let ingress = ingress.into_iter().flatten();
-        return ingress
+        return balanced(object)
             .filter_map(|one| one.ip.clone().or_else(|| one.hostname.clone()))
             .collect();
     }
