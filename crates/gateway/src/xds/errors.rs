@@ -176,7 +176,7 @@ pub(crate) fn hop(picks_are_checked: bool) -> hcm::LocalReplyConfig {
     }
 }
 
-/// The answer to other than gRPC clients; with `at_hop` marked, and for that status alone.
+/// The answer to other than gRPC clients, where it may have a body; with `at_hop` marked, and for that status alone.
 fn as_json(error: &Error, at_hop: Option<u32>) -> hcm::ResponseMapper {
     let Error {
         details: _,
@@ -187,7 +187,11 @@ fn as_json(error: &Error, at_hop: Option<u32>) -> hcm::ResponseMapper {
         message,
     } = error;
     let both = FilterSpecifier::AndFilter(accesslog::AndFilter {
-        filters: vec![filter(not_grpc()), filter(by_details(error, at_hop))],
+        filters: vec![
+            filter(not_grpc()),
+            filter(not_head()),
+            filter(by_details(error, at_hop)),
+        ],
     });
     let body =
         format!(r#"{{"error":{{"code":%RESPONSE_CODE%,"message":"{message}","type":"{kind}"}}}}"#);
@@ -278,6 +282,23 @@ fn not_grpc() -> FilterSpecifier {
     })
 }
 
+/// An answer to HEAD has no body, and clients read the empty text as JSON where its type says so.
+fn not_head() -> FilterSpecifier {
+    use route::header_matcher::HeaderMatchSpecifier::StringMatch;
+    let head = matcher::string_matcher::MatchPattern::Exact("HEAD".to_owned());
+    FilterSpecifier::HeaderFilter(accesslog::HeaderFilter {
+        header: Some(route::HeaderMatcher {
+            name: ":method".to_owned(),
+            invert_match: true,
+            header_match_specifier: Some(StringMatch(matcher::StringMatcher {
+                match_pattern: Some(head),
+                ..matcher::StringMatcher::default()
+            })),
+            ..route::HeaderMatcher::default()
+        }),
+    })
+}
+
 fn filter(specifier: FilterSpecifier) -> accesslog::AccessLogFilter {
     accesslog::AccessLogFilter {
         filter_specifier: Some(specifier),
@@ -336,6 +357,7 @@ mod tests {
                     .map(|one| when(one.filter_specifier.as_ref().unwrap()));
                 all.collect::<Vec<_>>().join(" and ")
             }
+            FilterSpecifier::HeaderFilter(_) if *specifier == not_head() => "not HEAD".to_owned(),
             FilterSpecifier::HeaderFilter(_) => {
                 assert_eq!(*specifier, not_grpc());
                 "not gRPC".to_owned()
