@@ -99,6 +99,7 @@ pub(crate) async fn join(
     };
     let context = contexts.choose(Some(&context), "--context")?;
     let rights = MemberRights::read()?;
+    refuse_networks(&pod_cidr)?;
     if dry_run {
         let access = Access::of(contexts.cluster(&context)?, &context, server.as_deref())?;
         let decided = if pod_cidr.is_empty() {
@@ -173,6 +174,16 @@ pub(crate) async fn join(
     }
     after(&member, &name, &issued, token_lifetime.0.as_secs(), out).await?;
     writeln!(out, "Next: kubectl mci check {}", place.flags())?;
+    Ok(())
+}
+
+/// Each network may be right, and all of them together too many for the controller to read.
+fn refuse_networks(networks: &[Cidr]) -> anyhow::Result<()> {
+    if networks.is_empty() {
+        return Ok(());
+    }
+    let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    parse_pod_cidrs(&texts.join(",")).context("--pod-cidr")?;
     Ok(())
 }
 
@@ -554,6 +565,33 @@ mod tests {
         assert_eq!(note_of_kept("10.3.0.0/16", Some(&shown)), None);
         let outside = note_of_kept("10.2.0.0/16", Some(&shown)).expect("a note");
         assert!(outside.contains("10.3.0.7/32"), "{outside}");
+    }
+
+    #[test]
+    fn more_networks_than_the_controller_reads_are_refused() {
+        let networks = |count: u8| -> Vec<Cidr> {
+            let texts = (0..count).map(|nth| format!("10.{nth}.0.0/16"));
+            texts.map(|text| text.parse().expect("a network")).collect()
+        };
+        refuse_networks(&networks(64)).expect("as many as are read");
+        let refused = refuse_networks(&networks(65)).expect_err("too many");
+        assert!(
+            format!("{refused:#}").starts_with("--pod-cidr: "),
+            "{refused:#}"
+        );
+        refuse_networks(&[]).expect("join finds them itself");
+    }
+
+    #[test]
+    fn the_script_for_kind_is_not_asked_about_networks() {
+        let script = include_str!("../../../kind/install.sh");
+        let joins = script
+            .lines()
+            .filter(|line| line.contains("kubectl mci join"));
+        let (unasked, asked): (Vec<&str>, Vec<&str>) =
+            joins.partition(|line| line.ends_with("< /dev/null") || line.contains("--pod-cidr"));
+        assert!(!unasked.is_empty());
+        assert_eq!(asked, [""; 0], "on a terminal an Enter ends the script");
     }
 
     #[test]
