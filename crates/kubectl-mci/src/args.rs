@@ -453,14 +453,24 @@ mod tests {
     }
 
     #[rstest]
-    #[case("kubectl-mci export a/b/c")]
-    #[case("kubectl-mci export Llama")]
-    #[case("kubectl-mci export llama --mode endpointmode")]
-    #[case("kubectl-mci export llama --timeout 5s")]
-    #[case("kubectl-mci join east --token-lifetime 9m")]
-    #[case("kubectl-mci status --contexts a,b=")]
-    fn what_cannot_be_meant_is_refused(#[case] line: &str) {
-        assert!(parse(line).is_err());
+    #[case("kubectl-mci export a/b/c", "expected the name of a pool")]
+    #[case("kubectl-mci export Llama", "expected the name of a pool")]
+    #[case(
+        "kubectl-mci export llama --mode endpointmode",
+        "possible values: EndpointMode, ParentMode"
+    )]
+    #[case("kubectl-mci export llama --timeout 5s", "not provided:\n  --wait")]
+    #[case(
+        "kubectl-mci join east --token-lifetime 9m",
+        "no token for less than 10m"
+    )]
+    #[case(
+        "kubectl-mci status --contexts a,b=",
+        "expected CONTEXT or MEMBER=CONTEXT"
+    )]
+    fn what_cannot_be_meant_is_refused_with_its_reason(#[case] line: &str, #[case] why: &str) {
+        let error = parse(line).expect_err("refused").to_string();
+        assert!(error.contains(why), "{error}");
     }
 
     #[rstest]

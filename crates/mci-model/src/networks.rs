@@ -106,7 +106,8 @@ mod tests {
     #[case("10.0.0.0/8,")]
     #[case("everywhere")]
     fn what_is_no_network_is_named(#[case] text: &str) {
-        assert!(text.parse::<Networks>().is_err());
+        let error = text.parse::<Networks>().expect_err("refused").to_string();
+        assert!(error.contains("is no network"), "{error}");
     }
 
     #[test]

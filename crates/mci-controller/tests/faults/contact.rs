@@ -27,7 +27,8 @@ async fn propagation(bed: &Bed, prefix: &str, others: &[&str]) -> Result<Vec<Dur
     Ok(times)
 }
 
-pub(crate) async fn t05_a_member_that_never_answers_is_marked_and_delays_nobody() -> Result<()> {
+pub(crate) async fn t05_a_member_that_never_answers_is_marked_and_holds_nobody_up_for_a_deadline()
+-> Result<()> {
     let bed = Bed::running(&["a", "b", "c", "d"]).await?;
     bed.server("a").export(NS, "llm");
     for other in ["b", "c", "d"] {

@@ -37,7 +37,7 @@ macro_rules! tests {
 const TESTS: &[Test] = &tests![
     inventory::t20_and_t21_an_unreachable_member_is_forgotten_and_adopted_again,
     stalled::an_export_behind_a_watch_that_hangs_is_seen_while_all_else_answers,
-    contact::t05_a_member_that_never_answers_is_marked_and_delays_nobody,
+    contact::t05_a_member_that_never_answers_is_marked_and_holds_nobody_up_for_a_deadline,
     objects::t01_deleting_the_pools_crd_withdraws_nothing,
     stalled::a_list_that_hangs_or_breaks_off_is_made_again_and_withdraws_nothing,
     inventory::t25_members_that_vanish_together_are_held,

@@ -50,6 +50,8 @@ type Held = BTreeMap<usize, (Vec<facts::PoolFacts>, Vec<facts::LiveImport>)>;
 /// What is so, whatever the controller knows.
 #[derive(Default)]
 struct Truth {
+    /// What the API servers hold.
+    pools: BTreeMap<(usize, usize), facts::PoolFacts>,
     held: Held,
     /// Members whose pools CRD is gone.
     crd_gone: BTreeSet<usize>,
@@ -96,23 +98,23 @@ fn run(world: &mut World, truth: &mut Truth, op: &Op, now: &mut Moment) {
     match *op {
         Op::Export(m, p) if !silent(world, m) => {
             truth.ended.remove(&(m, p));
-            update(
-                world,
-                m,
-                Update::PoolApplied(mk_pool(POOLS[p], Some("ClusterSet"))),
-            );
+            let pool = mk_pool(POOLS[p], Some("ClusterSet"));
+            update(world, m, truth.apply(m, p, pool));
         }
         Op::Withdraw(m, p) if !silent(world, m) => {
-            update(world, m, Update::PoolApplied(mk_pool(POOLS[p], None)));
+            let pool = mk_pool(POOLS[p], None);
+            update(world, m, truth.apply(m, p, pool));
             truth.ended.insert((m, p));
         }
         Op::Delete(m, p) if !silent(world, m) => {
             let key = mk_key(POOLS[p]);
+            truth.pools.remove(&(m, p));
             update(world, m, Update::PoolDeleted { key, crd: mk_crd() });
             truth.ended.insert((m, p));
         }
         Op::CrdGone(m) if !silent(world, m) => {
             truth.crd_gone.insert(m);
+            truth.pools.retain(|(of, _), _| *of != m);
             for pool in POOLS {
                 let (key, crd) = (mk_key(pool), facts::CrdCheck::Doubtful);
                 update(world, m, Update::PoolDeleted { key, crd });
@@ -124,7 +126,8 @@ fn run(world: &mut World, truth: &mut Truth, op: &Op, now: &mut Moment) {
         }
         Op::ExportByParents(m, p) if !silent(world, m) => {
             truth.ended.remove(&(m, p));
-            update(world, m, Update::PoolApplied(mk_parent_pool(POOLS[p])));
+            let pool = mk_parent_pool(POOLS[p]);
+            update(world, m, truth.apply(m, p, pool));
         }
         Op::Gateways(m, programmed) if !silent(world, m) => {
             let mut gateway = mk_gateway("gw");
@@ -170,12 +173,8 @@ fn restart(world: &mut World, truth: &mut Truth, now: Moment) {
     for (m, name) in MEMBERS.iter().enumerate() {
         fresh.add_member(&mk_name(name), now);
         let old = member(world, name);
-        let real = old
-            .pools
-            .records
-            .values()
-            .filter(|record| record.doubt.is_none());
-        let pools = real.map(|record| record.facts.clone()).collect();
+        // not by the index of the old controller: what that lost is there all the same
+        let pools = truth.of(m).cloned().collect();
         let imports = old.imports.items.values().cloned().collect();
         if old.contact.is_up() {
             connect_under(&mut fresh, name, truth.crd(m), pools, imports, now);
@@ -199,6 +198,20 @@ fn is_of_one_mode(world: &World, importer: &str, pool: &str) -> bool {
 // === impl Truth ===
 
 impl Truth {
+    /// The owner applies a pool; the event that follows.
+    fn apply(&mut self, m: usize, p: usize, pool: facts::PoolFacts) -> Update {
+        self.pools.insert((m, p), pool.clone());
+        Update::PoolApplied(pool)
+    }
+
+    /// The pools of a member.
+    fn of(&self, m: usize) -> impl Iterator<Item = &facts::PoolFacts> {
+        let pools = self.pools.iter();
+        pools
+            .filter(move |((of, _), _)| *of == m)
+            .map(|(_, pool)| pool)
+    }
+
     fn crd(&self, m: usize) -> facts::CrdCheck {
         if self.crd_gone.contains(&m) {
             facts::CrdCheck::Doubtful
@@ -227,6 +240,14 @@ proptest! {
             settle(&mut world, &policy, now);
             prop_assert_eq!(write_once(&mut world, &policy, now), 0);
             for (m, importer) in MEMBERS.iter().enumerate() {
+                let known = member(&world, importer);
+                if known.contact.is_up() {
+                    let records = known.pools.records.iter();
+                    let known = records.filter(|(_, record)| record.doubt.is_none());
+                    let known: Vec<_> = known.map(|(key, _)| key.clone()).collect();
+                    let real: Vec<_> = truth.of(m).map(|pool| pool.key.clone()).collect();
+                    prop_assert_eq!(known, real, "pools of {} by {:?}", importer, op);
+                }
                 for (p, pool) in POOLS.iter().enumerate() {
                     let after = entries(&world, importer, &mk_key(pool));
                     prop_assert!(is_of_one_mode(&world, importer, pool));
