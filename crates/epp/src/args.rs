@@ -193,8 +193,9 @@ pub struct RequestArgs {
     /// Largest request body that is read, such as 64MiB; a larger one gets 413.
     #[arg(long, env, value_name = "SIZE", default_value = "64MiB")]
     pub max_request_body: Size,
-    /// What all request bodies being read may take together, such as 1GiB; beyond it requests get 429. Not
-    /// counted: messages being received or sent, and bodies that are passed on unread.
+    /// What all request bodies being read may take together, such as 1GiB; beyond it requests get 429. Messages
+    /// above 128 KiB that are being received count too. Not counted: messages being sent, and bodies that are passed
+    /// on unread.
     #[arg(long, env, value_name = "SIZE", default_value = "1GiB")]
     pub max_buffered_bytes: Size,
     /// Let the proxy choose its route anew after the pick.
@@ -405,7 +406,13 @@ mod tests {
     #[case(&["--zap-devel=maybe"], false)]
     fn values_are_checked(#[case] flags: &[&str], #[case] good: bool) {
         let words = ["epp", "--pool-name", "llm"].iter().chain(flags);
-        assert_eq!(Args::try_parse_from(words).is_ok(), good, "{flags:?}");
+        let parsed = Args::try_parse_from(words);
+        assert_eq!(parsed.is_ok(), good, "{flags:?}");
+        if let Err(error) = parsed {
+            let named = flags.first().and_then(|flag| flag.split('=').next());
+            let text = error.to_string();
+            assert!(text.contains(named.unwrap_or_default()), "{text}");
+        }
     }
 
     #[rstest]
@@ -419,7 +426,12 @@ mod tests {
 
     #[test]
     fn an_empty_name_is_refused() {
-        assert!(Args::try_parse_from(["epp", "--pool-name", ""]).is_err());
+        let refused = Args::try_parse_from(["epp", "--pool-name", ""]).unwrap_err();
+        let text = refused.to_string();
+        assert!(
+            text.contains("a value is required for '--pool-name"),
+            "{text}"
+        );
     }
 
     /// Beyond some 9e18 s the end of a drain could not be computed; beyond 1.8e19 s no `Duration` is so long.

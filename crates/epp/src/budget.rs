@@ -89,6 +89,13 @@ impl Reservation {
         }
         taken
     }
+
+    /// Takes `more` bytes, also beyond the limit: they are there in any case, and others get less.
+    pub(crate) fn add(&mut self, more: usize) {
+        let more = u64::try_from(more).unwrap_or(u64::MAX);
+        self.budget.0.used.fetch_add(more, Ordering::Relaxed);
+        self.bytes += more;
+    }
 }
 
 impl Drop for Reservation {

@@ -13,6 +13,7 @@
 mod exchange;
 mod live;
 mod message;
+mod messages;
 mod overdue;
 mod reader;
 mod service;

@@ -152,7 +152,7 @@ pub struct Args {
     api_server_count: NonZeroU16,
 
     /// Responses of /v1/responses that are kept, at most 1000: clients may get them and go on from them, as with vLLM's
-    /// VLLM_ENABLE_RESPONSES_API_STORE; the oldest make room
+    /// `VLLM_ENABLE_RESPONSES_API_STORE`; the oldest make room
     #[arg(long, env = "RESPONSES_STORE", value_name = "RESPONSES", default_value_t = 0,
         value_parser = clap::value_parser!(u16).range(..=1000))]
     responses_store: u16,

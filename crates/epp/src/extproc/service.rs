@@ -6,20 +6,25 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures::future::{BoxFuture, Ready, ready};
+use futures::future::{Ready, ready};
 use scheduling::MAX_LIST;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::{
-    Request, Response, Status, Streaming,
+    Status,
     body::Body,
-    codegen::{Body as HttpBody, Service, StdError, http},
-    server::{Grpc, NamedService, StreamingService},
+    codec::{Codec, EncodeBody, SingleMessageCompressionOverride},
+    codegen::{
+        Body as HttpBody, Service, StdError,
+        http::{self, HeaderValue},
+    },
+    server::NamedService,
 };
 use tonic_prost::ProstCodec;
 
 use super::{
     exchange::Limits,
+    messages::Messages,
     overdue::{LOOK_EVERY, OpenStreams},
     reader::Reader,
     stream::Replies,
@@ -34,6 +39,14 @@ use crate::{
 
 /// gRPC metadata by which a gateway says how many endpoints it can try in order.
 const MAX_ENDPOINTS: &str = "x-isthmus-max-endpoints";
+
+/// How the messages of a request are compressed.
+const ENCODING: &str = "grpc-encoding";
+const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
+/// Not at all.
+const IDENTITY: &str = "identity";
+/// The type of all answers.
+const GRPC: &str = "application/grpc";
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
@@ -129,18 +142,44 @@ impl ExtProc {
         }
     }
 
-    fn replies(
-        &self,
-        request: Request<Streaming<ProcessingRequest>>,
-    ) -> Replies<Streaming<ProcessingRequest>> {
-        let round_trip = request.extensions().get::<RoundTrip>();
+    /// Answers a stream.
+    fn process<B>(&self, request: http::Request<B>) -> http::Response<Body>
+    where
+        B: HttpBody + Send + 'static,
+        B::Error: Into<StdError> + Send + 'static,
+    {
+        let (parts, body) = request.into_parts();
+        let encoding = parts.headers.get(ENCODING);
+        if encoding.is_some_and(|encoding| encoding != IDENTITY) {
+            let mut refused =
+                Status::unimplemented("messages cannot be compressed: send them as they are")
+                    .into_http();
+            let accepted = HeaderValue::from_static(IDENTITY);
+            refused.headers_mut().insert(ACCEPT_ENCODING, accepted);
+            return refused;
+        }
+        let round_trip = parts.extensions.get::<RoundTrip>();
         let round_trip = round_trip.cloned().unwrap_or_default();
-        let list = request.metadata().get(MAX_ENDPOINTS);
+        let list = parts.headers.get(MAX_ENDPOINTS);
         let list = list
             .and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok())
             .unwrap_or(1);
         let list = u8::try_from(list).unwrap_or(MAX_LIST).clamp(1, MAX_LIST);
-        Replies::new(request.into_inner(), list, round_trip, Arc::clone(&self.0))
+        let Settings {
+            limits,
+            max_message,
+            max_reply,
+            ..
+        } = &self.0.settings;
+        let messages = Messages::new(body, *max_message, &limits.budget);
+        let replies = Replies::new(messages, list, round_trip, Arc::clone(&self.0));
+        let encoder = ProstCodec::<ProcessingResponse, ProcessingRequest>::default().encoder();
+        let compression = SingleMessageCompressionOverride::default();
+        let body = EncodeBody::new_server(encoder, replies, None, compression, Some(*max_reply));
+        let mut response = http::Response::new(Body::new(body));
+        let headers = response.headers_mut();
+        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static(GRPC));
+        response
     }
 }
 
@@ -155,42 +194,17 @@ where
 {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+    type Future = Ready<Result<Self::Response, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let service = self.clone();
-        Box::pin(async move {
-            if request.uri().path() != PROCESS {
-                return Ok(
-                    Status::unimplemented("this service has one method: Process").into_http(),
-                );
-            }
-            let Settings {
-                max_message,
-                max_reply,
-                ..
-            } = service.0.settings;
-            let codec = ProstCodec::<ProcessingResponse, ProcessingRequest>::default();
-            let mut grpc =
-                Grpc::new(codec).apply_max_message_size_config(Some(max_message), Some(max_reply));
-            Ok(grpc.streaming(Process(service), request).await)
-        })
-    }
-}
-
-/// The service's one method.
-struct Process(ExtProc);
-
-impl StreamingService<ProcessingRequest> for Process {
-    type Response = ProcessingResponse;
-    type ResponseStream = Replies<Streaming<ProcessingRequest>>;
-    type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
-
-    fn call(&mut self, request: Request<Streaming<ProcessingRequest>>) -> Self::Future {
-        ready(Ok(Response::new(self.0.replies(request))))
+        ready(Ok(if request.uri().path() == PROCESS {
+            self.process(request)
+        } else {
+            Status::unimplemented("this service has one method: Process").into_http()
+        }))
     }
 }

@@ -10,7 +10,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
 use futures::Stream;
 use parking_lot::Mutex;
 use scheduling::Moment;
@@ -35,7 +34,7 @@ use crate::{
     gather,
     llm::TraceId,
     metrics::Outcome,
-    proto::{ProcessingRequest, ProcessingResponse, Request},
+    proto::{ProcessingRequest, ProcessingResponse},
     reject::Reject,
 };
 use meter::Meter;
@@ -43,9 +42,6 @@ use wait::{Wait, Waited};
 
 mod meter;
 mod wait;
-
-/// A body of this size is worth giving its memory back: a stream keeps some 10 KB anyway.
-const LARGE: usize = 16 * 1024;
 
 /// The answers to one stream of requests. Dropped by the server when the peer resets the stream.
 pub(super) struct Replies<S> {
@@ -72,9 +68,6 @@ struct Dialog<S> {
     reading: Option<Reading>,
     /// What the decision waits for.
     wait: Option<Wait>,
-    /// The body of the last message, if it is large. While it is held the decoder cannot use its memory again, and so gives
-    /// it up at the next message; else it would keep it for the stream's life, long after the body was passed on.
-    large: Option<Bytes>,
     /// Hash of the attributes that were read last: a proxy may send the same ones with each message.
     attributes: Option<u64>,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -165,7 +158,6 @@ where
             timer: None,
             reading: None,
             wait: None,
-            large: None,
             attributes: None,
             drained,
             is_reset: false,
@@ -423,7 +415,6 @@ where
             Input::Timer
         };
         self.feed(input, now);
-        self.large = None;
         self.meter.give_up();
         if is_cut && self.exchange.is_closed() {
             // In order it would let a request go on without the rest of its body.
@@ -454,7 +445,6 @@ where
                     if let Some(live) = &mut self.live {
                         live.message(&message, now);
                     }
-                    self.large = large_body(&message);
                     let wanted = Wanted {
                         attributes: self.exchange.wants_attributes() && self.has_news(&message),
                         content_type: self.live.is_some(),
@@ -575,14 +565,6 @@ where
     fn look(&self, now: Moment) {
         self.lock().look(now);
     }
-}
-
-fn large_body(message: &ProcessingRequest) -> Option<Bytes> {
-    let (Request::RequestBody(body) | Request::ResponseBody(body)) = message.request.as_ref()?
-    else {
-        return None;
-    };
-    (body.body.len() >= LARGE).then(|| body.body.clone())
 }
 
 // === impl Timer ===

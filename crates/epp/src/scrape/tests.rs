@@ -8,7 +8,7 @@ use scheduling::{Freshness, Member, Moment, Quality, Registry as Endpoints, Snap
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc::error::TryRecvError, watch},
 };
 
 use super::{
@@ -196,7 +196,11 @@ async fn pages_reach_the_load_over_one_connection() {
     .await
     .expect("another scrape follows");
     seen.recv().await.unwrap();
-    assert!(seen.try_recv().is_err(), "the connection is kept");
+    assert_eq!(
+        seen.try_recv().err(),
+        Some(TryRecvError::Empty),
+        "the connection is kept"
+    );
 }
 
 #[tokio::test]
@@ -336,7 +340,11 @@ async fn failures_with_an_answer_slow_the_scraper_and_keep_the_connection(
     // The server may see one request a little later after it was sent than the other.
     assert!(waited > SLOW.mul_f64(0.5), "after {waited:?}");
     connections.recv().await.unwrap();
-    assert!(connections.try_recv().is_err(), "the connection is kept");
+    assert_eq!(
+        connections.try_recv().err(),
+        Some(TryRecvError::Empty),
+        "the connection is kept"
+    );
 }
 
 #[tokio::test]

@@ -264,7 +264,7 @@ async fn the_metrics_name_adapters_that_run_and_wait() {
     assert!(sim.metric(line).await > 1.7e9, "a timestamp");
 }
 
-/// With several processes prometheus_client leaves out what a process says of itself, and adds up the times of adapters.
+/// With several processes Prometheus' library for Python leaves out what a process says of itself, and adds up the times of adapters.
 #[tokio::test(start_paused = true)]
 async fn the_page_of_several_api_servers_has_sums_and_no_start() {
     let flags = ["--lora-modules", "a=/a", "--api-server-count", "3"];

@@ -237,5 +237,10 @@ flowControl: {{enableEviction: true}}
         ]
     );
     let wrong = text.replace("weight: 3", "weight: -3");
-    assert!(Config::parse(&wrong, Compat::Lenient).is_err());
+    let refused = Config::parse(&wrong, Compat::Lenient).expect_err("refused");
+    let text = refused.to_string();
+    assert!(
+        text.contains("schedulingProfiles[0].plugins[0].weight"),
+        "{text}"
+    );
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rstest::rstest;
