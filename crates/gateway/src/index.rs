@@ -446,7 +446,9 @@ impl Index {
             }
             self.endpoints.by_service = by_service;
         }
-        let api_servers = self.endpoints.addresses_of(&Key::new("default", "kubernetes"));
+        let api_servers = self
+            .endpoints
+            .addresses_of(&Key::new("default", "kubernetes"));
         let moved = self.api_servers != api_servers;
         self.api_servers = api_servers;
         let mut changes = self.own_networks(moved);

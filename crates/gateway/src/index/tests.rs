@@ -345,7 +345,10 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
     let before = networks(&index);
     assert!(on(&mut index, Event::Services(Update::Apply(balanced.clone()))).world);
     assert!(on(&mut index, Event::Slices(Update::Apply(slice.clone()))).world);
-    let news: Vec<String> = networks(&index).into_iter().filter(|one| !before.contains(one)).collect();
+    let news: Vec<String> = networks(&index)
+        .into_iter()
+        .filter(|one| !before.contains(one))
+        .collect();
     assert_eq!(news, ["198.51.100.4/32", "198.51.100.9/32"]);
     on(&mut index, Event::Services(Update::Delete(balanced)));
     on(&mut index, Event::Slices(Update::Delete(slice)));

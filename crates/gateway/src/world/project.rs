@@ -453,7 +453,10 @@ pub(crate) fn service(object: &core::Service) -> Service {
     });
     Service {
         external_name: spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName"),
-        balanced: balanced(object).filter_map(|one| one.ip.as_ref()?.parse().ok()).map(Cidr::host).collect(),
+        balanced: balanced(object)
+            .filter_map(|one| one.ip.as_ref()?.parse().ok())
+            .map(Cidr::host)
+            .collect(),
         ports: ports.collect(),
     }
 }

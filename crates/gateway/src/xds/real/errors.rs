@@ -83,6 +83,10 @@ async fn errors_of_envoy_are_objects_that_clients_of_models_parse() {
     let bad = "POST /none HTTP/1.1\r\nhost: any\r\ncontent-length: many\r\n\r\n";
     let answer = bed.exchange(bad, b"").await;
     assert_eq!(kind(&answer), (400, "bad-request".to_owned()));
+
+    let answer = bed.send("HEAD", "/none", "", 0).await;
+    assert_eq!((answer.status, &*answer.body), (404, ""));
+    assert!(!answer.head.contains("application/json"), "{answer:?}");
 }
 
 /// Clients that first try an upgrade use HTTP after this status, and after others only when they have tried for a while.

@@ -178,7 +178,13 @@ async fn listener_without_a_certificate_does_not_disturb_its_neighbours() {
 #[tokio::test(flavor = "multi_thread")]
 async fn key_is_not_sent_where_others_can_read_it() {
     let (port, cas) = (free_port().await, [Ca::new("a"), Ca::new("b")]);
-    let bed = Bed::launch(|world| listen(world, port, [&cas[0], &cas[1]]), None, false, false).await;
+    let bed = Bed::launch(
+        |world| listen(world, port, [&cas[0], &cas[1]]),
+        None,
+        false,
+        false,
+    )
+    .await;
     let client = Client::new(port, &cas[0]);
     bed.wait("Envoy has the listener", || async {
         let envoys = bed.proxies.connected();
