@@ -1,5 +1,6 @@
 //! `/debug/config` and `/debug/xds`: what was decided, and what Envoys have of it. Of header
 //! filters, and of matches of headers and query parameters, only the names: values may be credentials.
+//! Of certificates the Secrets' names and versions alone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

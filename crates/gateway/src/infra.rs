@@ -327,9 +327,15 @@ fn disruption_budget(gateway: &Gateway) -> Value {
 }
 
 fn service(gateway: &Gateway, parameters: &Parameters, binds: &BTreeMap<u16, u16>) -> Value {
+    let has_tls = |port: u16| {
+        let mut here = gateway.listeners.iter().filter(|one| one.port == port);
+        here.any(|one| one.protocol == "HTTPS")
+    };
     let ports = binds.iter().map(|(port, bind)| {
+        // others choose a protocol by it
+        let protocol = if has_tls(*port) { "https" } else { "http" };
         json!({
-            "name": format!("http-{port}"),
+            "name": format!("{protocol}-{port}"),
             "port": port,
             "targetPort": bind,
             "protocol": "TCP",
@@ -367,7 +373,7 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{mk_gateway, mk_world};
+    use crate::fixture::{mk_gateway, mk_https_listener, mk_listener, mk_world};
     use crate::infra::parameters;
 
     fn mk_settings() -> InfraSettings {
@@ -443,6 +449,20 @@ mod tests {
         };
         assert_eq!(parts(true), (true, true, true));
         assert_eq!(parts(false), (false, false, false));
+    }
+
+    #[test]
+    fn port_of_the_service_is_named_after_its_protocol() {
+        let https = mk_https_listener("https", 443, None, &[]);
+        let gateway = mk_gateway("gw", vec![mk_listener("http", 80, None), https]);
+        let parameters = parameters::of_gateway(&mk_world(), &gateway).unwrap();
+        let binds = BTreeMap::from([(80, 10_080), (443, 10_443)]);
+        let service = service(&gateway, &parameters, &binds);
+        let ports = service["spec"]["ports"].as_array().unwrap().iter();
+        let ports: Vec<_> = ports
+            .map(|port| format!("{} {}", port["name"], port["targetPort"]))
+            .collect();
+        assert_eq!(ports, ["\"http-80\" 10080", "\"https-443\" 10443"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crd::conditions::{ACCEPTED, READY, find, is_false, is_true};
 use crd::networks::{Cidr, MAX_POD_CIDRS, parse_pod_cidrs};
-use crd::{gateway, gateway_class, http_route, inference_pool, reference_grant};
+use crd::{gateway_class, http_route, inference_pool, reference_grant};
 use foreign_text::{MAX_MESSAGE, clipped};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
@@ -16,12 +16,15 @@ use serde::{Deserialize, Serialize};
 
 use super::headers::first_of_each;
 use super::{
-    BackendRef, CertificateRef, Gateway, GatewayClass, HeaderEdit, HttpRoute, ImportedCluster,
-    InferencePool, InferencePoolImport, Key, LabelExpression, LabelSelector, Labels, Listener,
-    ListenerTls, ParametersRef, ParentRef, PathMatch, PickerRef, Redirect, ReferenceGrant,
-    RemotePicker, RouteFilter, RouteMatch, RouteRule, RoutesFrom, Service, ServicePort, Slice,
+    BackendRef, GatewayClass, HeaderEdit, HttpRoute, ImportedCluster, InferencePool,
+    InferencePoolImport, Key, Labels, ParametersRef, ParentRef, PathMatch, PickerRef, Redirect,
+    ReferenceGrant, RemotePicker, RouteFilter, RouteMatch, RouteRule, Service, ServicePort, Slice,
     ValueMatch,
 };
+
+mod gateways;
+
+pub(crate) use gateways::gateway;
 
 pub(crate) fn key(meta: &ObjectMeta) -> Key {
     Key::new(
@@ -41,112 +44,6 @@ pub(crate) fn gateway_class(object: &gateway_class::GatewayClass) -> GatewayClas
             namespace: reference.namespace.clone(),
             name: reference.name.clone(),
         }),
-    }
-}
-
-pub(crate) fn gateway(object: &gateway::Gateway) -> Gateway {
-    let spec = &object.spec;
-    let infrastructure = spec.infrastructure.clone();
-    let (labels, annotations, reference) = match infrastructure {
-        Some(i) => (i.labels, i.annotations, i.parameters_ref),
-        None => (None, None, None),
-    };
-    Gateway {
-        key: key(&object.metadata),
-        uid: object.metadata.uid.clone().unwrap_or_default(),
-        generation: object.metadata.generation.unwrap_or_default(),
-        deleting: object.metadata.deletion_timestamp.is_some(),
-        class: spec.gateway_class_name.clone(),
-        listeners: spec
-            .listeners
-            .iter()
-            .map(|one| listener(one, spec.tls.as_ref()))
-            .collect(),
-        wants_addresses: spec.addresses.as_ref().is_some_and(|list| !list.is_empty()),
-        labels: labels.unwrap_or_default(),
-        annotations: annotations.unwrap_or_default(),
-        parameters: reference.map(|reference| ParametersRef {
-            group: reference.group,
-            kind: reference.kind,
-            namespace: None,
-            name: reference.name,
-        }),
-    }
-}
-
-fn listener(one: &gateway::GatewayListeners, of_gateway: Option<&gateway::GatewayTls>) -> Listener {
-    use gateway::GatewayListenersAllowedRoutesNamespacesFrom as From;
-    let allowed = one.allowed_routes.as_ref();
-    let namespaces = allowed.and_then(|allowed| allowed.namespaces.as_ref());
-    let from = match namespaces.and_then(|namespaces| namespaces.from.as_ref()) {
-        None | Some(From::Same) => RoutesFrom::Same,
-        Some(From::All) => RoutesFrom::All,
-        Some(From::Selector) => {
-            let selector = namespaces.and_then(|namespaces| namespaces.selector.as_ref());
-            // A selector that is not there selects nothing.
-            selector.map_or(RoutesFrom::None, |s| {
-                RoutesFrom::Selector(label_selector(s))
-            })
-        }
-    };
-    let kinds = allowed.and_then(|allowed| allowed.kinds.as_ref());
-    let kinds = kinds.into_iter().flatten().map(|kind| {
-        let group = kind.group.clone();
-        let group = group.unwrap_or_else(|| crd::annotations::GATEWAY_GROUP.to_owned());
-        (group, kind.kind.clone())
-    });
-    Listener {
-        name: one.name.clone(),
-        port: port(one.port),
-        protocol: one.protocol.clone(),
-        hostname: one.hostname.clone(),
-        tls: one.tls.as_ref().map(listener_tls),
-        checks_clients: checks_clients(of_gateway, one.port),
-        from,
-        kinds: kinds.collect(),
-    }
-}
-
-fn listener_tls(tls: &gateway::GatewayListenersTls) -> ListenerTls {
-    let refs = tls.certificate_refs.iter().flatten();
-    ListenerTls {
-        passthrough: tls.mode == Some(gateway::GatewayListenersTlsMode::Passthrough),
-        certificates: refs
-            .map(|one| CertificateRef {
-                group: one.group.clone().unwrap_or_default(),
-                kind: one.kind.clone().unwrap_or_else(|| "Secret".to_owned()),
-                namespace: one.namespace.clone(),
-                name: one.name.clone(),
-            })
-            .collect(),
-    }
-}
-
-/// What the Gateway says of a port goes before what it says of all.
-fn checks_clients(tls: Option<&gateway::GatewayTls>, port: i32) -> bool {
-    let Some(frontend) = tls.and_then(|tls| tls.frontend.as_ref()) else {
-        return false;
-    };
-    let mut of_ports = frontend.per_port.iter().flatten();
-    match of_ports.find(|one| one.port == port) {
-        Some(one) => one.tls.validation.is_some(),
-        None => frontend.default.validation.is_some(),
-    }
-}
-
-fn label_selector(
-    selector: &gateway::GatewayListenersAllowedRoutesNamespacesSelector,
-) -> LabelSelector {
-    let expressions = selector.match_expressions.iter().flatten();
-    LabelSelector {
-        labels: selector.match_labels.clone().unwrap_or_default(),
-        expressions: expressions
-            .map(|one| LabelExpression {
-                key: one.key.clone(),
-                operator: one.operator.clone(),
-                values: one.values.iter().flatten().cloned().collect(),
-            })
-            .collect(),
     }
 }
 
