@@ -104,10 +104,13 @@ fn advice_for_a_name_that_join_refuses_says_first_how_it_is_given_up() {
     assert!(!text.contains("kubectl mci join"), "{text}");
 }
 
+/// A change of what the controller says of a member, and how the last advice ends.
+type Advised = (fn(&mut MemberView), &'static str);
+
 #[test]
 fn a_join_that_is_to_change_what_its_secret_says_has_the_flag_for_it() {
     // join keeps what the Secret has, unless a flag says otherwise
-    let cases: [(fn(&mut MemberView), &str); 4] = [
+    let cases: [Advised; 4] = [
         (
             |member| member.pod_cidrs = Some(vec!["10.244.0.0/16".to_owned()]),
             " --home-context west --pod-cidr CIDR",
