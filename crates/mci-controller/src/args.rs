@@ -134,11 +134,12 @@ pub struct Args {
     #[arg(long, env = "DRY_RUN")]
     dry_run: bool,
 
-    /// Where to serve the page at /, /metrics, /healthz, /readyz, /debug/clusters and /debug/explain/NAMESPACE/NAME.
+    /// Where to serve the page at /, /metrics, /healthz, /readyz, /debug/clusters and /debug/explain/NAMESPACE/NAME; [::] is
+    /// every address of IPv6 and IPv4.
     #[arg(
         long,
         env = "ADMIN_ADDRESS",
-        default_value = "0.0.0.0:8080",
+        default_value = "[::]:8080",
         value_name = "IP:PORT"
     )]
     admin_address: SocketAddr,

@@ -70,14 +70,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         return Err(no_home().into());
     }
     check_sources(&settings.sources, home.is_some())?;
-    let listener = TcpListener::bind(settings.admin_address)
-        .await
-        .with_context(|| {
-            format!(
-                "cannot listen on --admin-address {}",
-                settings.admin_address
-            )
-        })?;
+    let address = settings.admin_address;
+    let listener = process::listen(address)
+        .with_context(|| format!("cannot listen on --admin-address {address}"))?;
     serve(settings, home, listener, shutdown).await
 }
 

@@ -16,6 +16,7 @@ mod args;
 pub mod docs;
 mod health;
 mod limits;
+mod listen;
 mod logs;
 #[cfg(feature = "test-util")]
 pub mod queries;
@@ -26,6 +27,7 @@ mod units;
 
 pub use args::{parse, parse_from};
 pub use health::{Health, Pulse};
+pub use listen::listen;
 pub use logs::{LogArgs, LogFormat};
 pub use run::{ConfigError, Exit, Program, run};
 pub use shutdown::Shutdown;
