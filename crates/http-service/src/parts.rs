@@ -44,14 +44,14 @@ struct Part {
     is_server: bool,
 }
 
-/// Opens a port.
+/// Opens a port; `::` is all addresses of both families.
 ///
 /// # Errors
 /// With the flag that named the port.
-pub async fn listen(host: IpAddr, port: u16, flag: &str) -> anyhow::Result<TcpListener> {
+pub fn listen(host: IpAddr, port: u16, flag: &str) -> anyhow::Result<TcpListener> {
     let address = SocketAddr::new(host, port);
-    let listener = TcpListener::bind(address).await;
-    listener.with_context(|| format!("cannot listen on {address} ({flag}): is it taken?"))
+    process::listen(address)
+        .with_context(|| format!("cannot listen on {address} ({flag}): is it taken?"))
 }
 
 /// SIGHUPs: files are to be read again. To be listened for always, so that the signal ends no program.

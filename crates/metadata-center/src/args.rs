@@ -1,6 +1,6 @@
 //! Flags and their variables.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use clap::{Parser, ValueEnum};
 use http_service::CallerArgs;
@@ -38,8 +38,8 @@ pub struct Args {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Ports")]
 pub struct ListenArgs {
-    /// Address that both ports are opened on.
-    #[arg(long, env, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    /// Address that both ports are opened on; `::` is every address of IPv6 and IPv4.
+    #[arg(long, env, value_name = "IP", default_value_t = IpAddr::V6(Ipv6Addr::UNSPECIFIED))]
     pub host: IpAddr,
     /// Port of the calls.
     #[arg(long, env, value_name = "PORT", default_value_t = 8080)]

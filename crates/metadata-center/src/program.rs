@@ -80,7 +80,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let security = Security::of(callers, NAMES, &mut registry)?;
     let made = Made {
         metrics: Metrics::register(&mut registry),
-        ports: Ports::open(&listen).await?,
+        ports: Ports::open(&listen)?,
         listen,
         accept_joined_hashes: state.accept_joined_hashes,
         security,
@@ -148,11 +148,11 @@ impl Made {
 // === impl Ports ===
 
 impl Ports {
-    async fn open(args: &ListenArgs) -> anyhow::Result<Self> {
+    fn open(args: &ListenArgs) -> anyhow::Result<Self> {
         let ListenArgs { host, .. } = *args;
         Ok(Self {
-            calls: listen(host, args.port, "--port").await?,
-            admin: listen(host, args.admin_port, "--admin-port").await?,
+            calls: listen(host, args.port, "--port")?,
+            admin: listen(host, args.admin_port, "--admin-port")?,
         })
     }
 }

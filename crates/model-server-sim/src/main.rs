@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use mimalloc::MiMalloc;
 use model_server_sim::{Args, serve_all};
-use tokio::net::TcpListener;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -15,7 +14,7 @@ fn main() -> ExitCode {
         let mut servers = Vec::new();
         for settings in args.settings()? {
             let address = settings.address;
-            let listener = TcpListener::bind(address).await.with_context(|| {
+            let listener = process::listen(address).with_context(|| {
                 format!("cannot listen on {address}: see --bind, --port and --bind-base")
             })?;
             let address = listener

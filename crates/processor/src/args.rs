@@ -1,7 +1,7 @@
 //! Flags and their variables.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv6Addr},
     num::NonZeroUsize,
     path::PathBuf,
     str::FromStr,
@@ -79,8 +79,8 @@ pub struct VerifyArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Ports")]
 pub struct ListenArgs {
-    /// Address that all ports are opened on.
-    #[arg(long, env, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    /// Address that all ports are opened on; `::` is every address of IPv6 and IPv4.
+    #[arg(long, env, value_name = "IP", default_value_t = IpAddr::V6(Ipv6Addr::UNSPECIFIED))]
     pub host: IpAddr,
     /// Port of /process and the calls beside it.
     #[arg(long, env, value_name = "PORT", default_value_t = 8090)]

@@ -42,7 +42,7 @@ pub async fn run(mut args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         return verify::run(verify, &args.prompts).await;
     }
     let made = Made::of(args)?;
-    let ports = Ports::open(&made.listen, made.with_token_port()).await?;
+    let ports = Ports::open(&made.listen, made.with_token_port())?;
     made.serve(ports, shutdown).await
 }
 
@@ -347,16 +347,16 @@ fn refused_peers(error: &http_call::TrustError) -> ConfigError {
 // === impl Ports ===
 
 impl Ports {
-    async fn open(args: &ListenArgs, with_token_port: bool) -> anyhow::Result<Self> {
+    fn open(args: &ListenArgs, with_token_port: bool) -> anyhow::Result<Self> {
         let tokens = if with_token_port {
-            Some(listen(args.host, args.token_port, "--token-port").await?)
+            Some(listen(args.host, args.token_port, "--token-port")?)
         } else {
             None
         };
         Ok(Self {
-            calls: listen(args.host, args.http_port, "--http-port").await?,
+            calls: listen(args.host, args.http_port, "--http-port")?,
             tokens,
-            admin: listen(args.host, args.admin_port, "--admin-port").await?,
+            admin: listen(args.host, args.admin_port, "--admin-port")?,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv6Addr},
     path::PathBuf,
     str::FromStr,
 };
@@ -178,8 +178,8 @@ pub struct StateArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Ports")]
 pub struct ListenArgs {
-    /// Address that both ports are opened on.
-    #[arg(long, env, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    /// Address that both ports are opened on; `::` is every address of IPv6 and IPv4.
+    #[arg(long, env, value_name = "IP", default_value_t = IpAddr::V6(Ipv6Addr::UNSPECIFIED))]
     pub host: IpAddr,
     /// Port of the calls.
     #[arg(long, env, value_name = "PORT", default_value_t = 8091)]

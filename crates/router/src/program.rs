@@ -77,7 +77,7 @@ struct Setup {
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let listen = args.listen.clone();
     let setup = Setup::of(args).await?;
-    let ports = Ports::open(&listen).await?;
+    let ports = Ports::open(&listen)?;
     let (port, admin_port) = (listen.http_port, listen.admin_port);
     info!(port, admin_port, block_size = setup.block_size, "started");
     setup.run(ports, shutdown).await
@@ -217,10 +217,10 @@ impl Setup {
 // === impl Ports ===
 
 impl Ports {
-    async fn open(args: &ListenArgs) -> anyhow::Result<Self> {
+    fn open(args: &ListenArgs) -> anyhow::Result<Self> {
         Ok(Self {
-            calls: listen(args.host, args.http_port, "--http-port").await?,
-            admin: listen(args.host, args.admin_port, "--admin-port").await?,
+            calls: listen(args.host, args.http_port, "--http-port")?,
+            admin: listen(args.host, args.admin_port, "--admin-port")?,
         })
     }
 }

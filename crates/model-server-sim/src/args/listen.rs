@@ -1,7 +1,7 @@
 //! Flags of where to listen: how many servers there are, and where each of them is.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroU16,
 };
 
@@ -15,8 +15,8 @@ const MAX_SERVERS: i64 = 1024;
 /// Where to listen.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ListenArgs {
-    /// Address to listen on
-    #[arg(long, env = "BIND", value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    /// Address to listen on; `::` is every address of IPv6 and IPv4
+    #[arg(long, env = "BIND", value_name = "IP", default_value_t = IpAddr::V6(Ipv6Addr::UNSPECIFIED))]
     bind: IpAddr,
 
     /// Port to listen on, for HTTP/1.1 and for HTTP/2 without TLS; 0 takes a free one and logs it
@@ -157,16 +157,17 @@ mod tests {
     }
 
     #[rstest]
-    #[case(&[], &["0.0.0.0:8000"])]
+    #[case(&[], &["[::]:8000"])]
+    #[case(&["--bind", "0.0.0.0"], &["0.0.0.0:8000"])]
     #[case(&["--bind", "::1", "--data-parallel-size", "3"], &["[::1]:8000", "[::1]:8001", "[::1]:8002"])]
     #[case(&["--count", "1"], &["127.0.0.1:8000"])]
     #[case(&["--count", "2", "--bind-base", "127.0.0.255", "--port", "9"], &["127.0.0.255:9", "127.0.1.0:9"])]
     #[case(&["--count", "2", "--data-parallel-size", "2"],
         &["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.2:8000", "127.0.0.2:8001"])]
-    #[case(&["--port", "0", "--data-parallel-size", "2"], &["0.0.0.0:0", "0.0.0.0:0"])]
+    #[case(&["--port", "0", "--data-parallel-size", "2"], &["[::]:0", "[::]:0"])]
     #[case(&["--port", "65528", "--data-parallel-size", "8"], &[
-        "0.0.0.0:65528", "0.0.0.0:65529", "0.0.0.0:65530", "0.0.0.0:65531",
-        "0.0.0.0:65532", "0.0.0.0:65533", "0.0.0.0:65534", "0.0.0.0:65535"])]
+        "[::]:65528", "[::]:65529", "[::]:65530", "[::]:65531",
+        "[::]:65532", "[::]:65533", "[::]:65534", "[::]:65535"])]
     fn every_rank_of_every_server_has_its_address(#[case] flags: &[&str], #[case] wanted: &[&str]) {
         let places = mk_listen(flags).places().expect("valid");
         let addresses: Vec<_> = places

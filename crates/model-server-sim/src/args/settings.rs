@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_help() {
         let settings = mk_settings(&["--pod-name", "p"]);
-        assert_eq!(settings.address.to_string(), "0.0.0.0:8000");
+        assert_eq!(settings.address.to_string(), "[::]:8000");
         assert_eq!(settings.served_models, ["m"]);
         assert_eq!(settings.max_model_len.get(), 16 * 1024);
         assert_eq!(settings.keep_alive_timeout, Some(Duration::from_secs(5)));

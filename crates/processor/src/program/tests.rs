@@ -37,9 +37,7 @@ impl Program {
         let ports = ["--http-port", "0", "--token-port", "0", "--admin-port", "0"];
         let flags = [&own[..], &ports, flags].concat();
         let made = Made::of(Args::try_parse_from(flags).unwrap()).unwrap();
-        let ports = Ports::open(&made.listen, made.with_token_port())
-            .await
-            .unwrap();
+        let ports = Ports::open(&made.listen, made.with_token_port()).unwrap();
         let address = |listener: &TcpListener| listener.local_addr().unwrap();
         let (calls, admin) = (address(&ports.calls), address(&ports.admin));
         let tokens = ports.tokens.as_ref().map(address);
