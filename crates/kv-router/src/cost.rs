@@ -228,6 +228,7 @@ mod tests {
     fn presets_are_known_by_name() {
         assert_eq!("isthmus".parse(), Ok(Preset::default()));
         assert_eq!("reference".parse(), Ok(Preset::Reference));
-        assert!("dynamo".parse::<Preset>().is_err());
+        let unknown = UnknownPreset("dynamo".to_owned());
+        assert_eq!("dynamo".parse::<Preset>(), Err(unknown));
     }
 }

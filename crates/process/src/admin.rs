@@ -1,6 +1,6 @@
 //! The admin port: `/metrics`, `/healthz`, `/readyz`, and what the program adds.
 
-use std::{io, sync::Arc};
+use std::{fmt, io, sync::Arc};
 
 use axum::{
     Router,
@@ -10,7 +10,7 @@ use axum::{
     routing::get,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Semaphore, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::Health;
@@ -19,6 +19,8 @@ use crate::Health;
 struct Admin {
     registry: Arc<Registry>,
     health: Health,
+    /// Of making a page: one after the other.
+    turns: Arc<Semaphore>,
 }
 
 /// Serves the admin port on `listener` until `stop` is cancelled. `extra` adds routes, such as `/debug/…`.
@@ -43,13 +45,29 @@ pub fn router(registry: Arc<Registry>, health: Health) -> Router {
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(Admin { registry, health })
+        .with_state(Admin {
+            registry,
+            health,
+            turns: Arc::new(Semaphore::new(1)),
+        })
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {
-    let mut text = String::new();
-    match encode(&mut text, &admin.registry) {
-        Ok(()) => (
+    let Admin {
+        registry, turns, ..
+    } = admin;
+    // A page of many series takes milliseconds, for which nothing else on this thread is to wait.
+    let page = async {
+        let turn = turns.acquire_owned().await.map_err(|_| fmt::Error)?;
+        let make = move || {
+            let _turn = turn;
+            let mut text = String::new();
+            encode(&mut text, &registry).map(|()| text)
+        };
+        spawn_blocking(make).await.unwrap_or(Err(fmt::Error))
+    };
+    match page.await {
+        Ok(text) => (
             [(
                 header::CONTENT_TYPE,
                 "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -86,10 +104,18 @@ async fn readyz(State(admin): State<Admin>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, time::Duration};
+
     use axum::{body::Body, http::Request};
+    use parking_lot::Mutex;
+    use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
+    use tokio::task::{JoinSet, yield_now};
     use tower::ServiceExt;
 
     use super::*;
+
+    /// The most that a page waits in a test.
+    const LIMIT: Duration = Duration::from_secs(10);
 
     async fn status(health: &Health, path: &str) -> StatusCode {
         let request = Request::get(path).body(Body::empty()).expect("a request");
@@ -98,6 +124,35 @@ mod tests {
             .await
             .expect("infallible")
             .status()
+    }
+
+    /// A collector that is not done before it is told to be.
+    #[derive(Debug)]
+    struct Slow(Mutex<mpsc::Receiver<()>>);
+
+    impl Collector for Slow {
+        fn encode(&self, _: DescriptorEncoder<'_>) -> fmt::Result {
+            self.0.lock().recv_timeout(LIMIT).map_err(|_| fmt::Error)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_that_takes_its_time_delays_no_probe() {
+        let (done, waiting) = mpsc::channel();
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Slow(Mutex::new(waiting))));
+        let router = router(Arc::new(registry), Health::new(&[]));
+        let ask = |path: &str| {
+            let request = Request::get(path).body(Body::empty()).expect("a request");
+            router.clone().oneshot(request)
+        };
+        let mut pages = JoinSet::new();
+        pages.spawn(ask("/metrics"));
+        yield_now().await; // the page is begun
+        assert_eq!(ask("/healthz").await.expect("infallible").status(), 200);
+        done.send(()).expect("the page waits");
+        let page = pages.join_next().await.expect("one").expect("no panic");
+        assert_eq!(page.expect("infallible").status(), 200);
     }
 
     #[tokio::test]

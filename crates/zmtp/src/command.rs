@@ -180,13 +180,14 @@ mod tests {
                 socket: b"XPUB".to_vec()
             })
         );
-        for malformed in [
-            &b""[..],
-            b"\x09PING",
-            b"\x05READY\x0bSocket-Type\x00\x00\x00\x09PUB",
-            b"\x04PING\x00\x0001234567890123456",
+        for (malformed, what) in [
+            (&b""[..], "a command"),
+            (b"\x09PING", "a command"),
+            (b"\x05READY\x0bSocket-Type\x00\x00\x00\x09PUB", "READY"),
+            (b"\x04PING\x00\x0001234567890123456", "PING"),
         ] {
-            assert!(read(malformed).is_err(), "{malformed:?}");
+            let error = Err(ProtocolError::Malformed(what));
+            assert_eq!(read(malformed), error, "{malformed:?}");
         }
     }
 

@@ -23,7 +23,8 @@ const UNSERVED: [&str; 3] = ["DestinationRule", "PrometheusRule", "ServiceMonito
 const KINDS: &str = "deployments,replicasets,pods,services,configmaps,serviceaccounts,roles,rolebindings,\
     networkpolicies,poddisruptionbudgets,inferencepools,inferencemodels.inference.networking.x-k8s.io,httproutes";
 
-/// The pool that is installed: two endpoint pickers share load through a Metadata-Center with its state in a Valkey.
+/// The pool that is installed: two endpoint pickers share load through a Metadata-Center with its state in a Redis
+/// (the image is Valkey's; the program in it is the Redis or Valkey of this machine).
 const VALUES: &str = "
 image: {hub: registry.example.com/isthmus}
 inferenceExtension:

@@ -299,7 +299,11 @@ fn a_place_is_free_as_soon_as_one_leaves(
     };
     let mut controller = Controller::new(config, Regime::Serving);
     let ticket = controller.enqueue(mk_waiting(0, "a"), at(0)).unwrap();
-    assert!(controller.enqueue(mk_waiting(0, "a"), at(0)).is_err());
+    let full = Full::BandRequests {
+        priority: 0,
+        limit: 1,
+    };
+    assert_eq!(controller.enqueue(mk_waiting(0, "a"), at(0)), Err(full));
     let left = match leave {
         Leave::Next => Vec::from_iter(controller.next(at(1), 0.0)),
         Leave::Cancel => Vec::from_iter(controller.cancel(ticket).then_some(ticket)),
@@ -393,7 +397,8 @@ fn an_overdue_request_holds_its_place_but_is_not_dispatched() {
     assert_eq!(controller.next(at(60), 0.0), None);
     assert_eq!(controller.usage().requests, 1);
     assert_eq!(controller.deadline(), Some(at(60)));
-    assert!(controller.enqueue(mk_waiting(0, "a"), at(60)).is_err());
+    let full = Full::Requests { limit: 1 };
+    assert_eq!(controller.enqueue(mk_waiting(0, "a"), at(60)), Err(full));
     // The regime at the time it was over counts, not the one when it is asked.
     controller.set_regime(Regime::Empty, at(61));
     let regime = Regime::Serving;

@@ -138,7 +138,8 @@ mod tests {
         let sent: Vec<_> = parts.iter().map(|part| text.add(part).unwrap()).collect();
         assert_eq!(sent, ["", " a", "", "é", "", ""]);
         assert_eq!(text.finish(), "\u{FFFD}");
-        assert!(text.add("another").is_err());
+        let error = text.add("another").expect_err("refused").to_string();
+        assert!(error.contains("set stream_output to delta"), "{error}");
     }
 
     proptest! {

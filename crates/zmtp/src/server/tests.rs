@@ -111,7 +111,7 @@ async fn all_subscribers_are_sent_away_at_once_and_may_come_again() {
     serving.has(1).await;
     serving.publisher.disconnect();
     let gone = timeout(LIMIT, subscriber.receive()).await.expect("in time");
-    assert!(gone.is_err(), "{gone:?}");
+    assert!(matches!(gone, Err(Error::Closed)), "{gone:?}");
     let mut again = serving.subscriber(b"").await;
     serving.has(1).await;
     serving.publish("", "again");

@@ -63,7 +63,7 @@ fn bytes(archive: &[u8], path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn an_image_made_twice_is_byte_for_byte_the_same() {
+fn an_image_of_the_same_files_is_byte_for_byte_the_same() {
     let crane = crane_for_tests();
     let made = || {
         let directory = TempDir::new().unwrap();
