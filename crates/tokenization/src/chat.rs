@@ -4,8 +4,7 @@ use minijinja::{Value, value::ValueKind};
 use processor_api::Refusal;
 
 use crate::{
-    json::{self, JsonError, Map},
-    python::{Dict, List},
+    json::{Budget, JsonError, Map},
     template::TemplateError,
 };
 
@@ -38,25 +37,27 @@ const TEXT_PARTS: [(&str, &str); 5] = [
 
 /// A client's body: an object.
 #[derive(Clone, Debug)]
-pub(crate) struct Body(Value);
+pub(crate) struct Body {
+    value: Value,
+    /// What is left for values that are made of it.
+    budget: Budget,
+}
 
 // === impl Body ===
 
 impl Body {
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
-        let value = json::parse(text).map_err(|error| match error {
-            JsonError::Invalid(..) => Refusal::BadRequest(error.to_string()),
-            JsonError::LeftToEngine(_) => Refusal::Unsupported(error.to_string()),
-        })?;
+        let budget = Budget::default();
+        let value = budget.parse(text)?;
         if value.kind() != ValueKind::Map {
             return Err(bad("the request body is no JSON object"));
         }
-        Ok(Self(value))
+        Ok(Self { value, budget })
     }
 
     /// A member that is there and not null.
     pub(crate) fn get(&self, name: &str) -> Option<Value> {
-        member(&self.0, name)
+        member(&self.value, name)
     }
 
     /// Returns a member that is a boolean, or that the engine reads as one, if it is there.
@@ -97,6 +98,7 @@ impl Body {
     /// What the template sees, beside the special tokens. Those of `chat_template_kwargs` come first: what the request
     /// says itself counts more.
     pub(crate) fn variables(&self, special: &Map, format: ContentFormat) -> Result<Map, Refusal> {
+        let budget = &self.budget;
         let mut variables = special.clone();
         if let Some(kwargs) = self.get("chat_template_kwargs") {
             for (key, value) in members(&kwargs, "chat_template_kwargs")? {
@@ -120,18 +122,29 @@ impl Body {
         let messages = items(&self.get("messages").unwrap_or_default(), "messages")?;
         let messages: Result<Vec<_>, _> = messages
             .iter()
-            .map(|message| conversation_message(message, format))
+            .map(|message| conversation_message(message, format, budget))
             .collect();
-        variables.insert("messages".into(), list(messages?));
+        variables.insert("messages".into(), budget.list(messages?)?);
         let tools = match self.get("tools") {
             None => Value::from(()),
             Some(tools) => {
-                let tools: Result<Vec<_>, _> = items(&tools, "tools")?.iter().map(tool).collect();
-                list(tools?)
+                let tools = items(&tools, "tools")?;
+                let tools: Result<Vec<_>, _> =
+                    tools.iter().map(|given| tool(given, budget)).collect();
+                budget.list(tools?)?
             }
         };
         variables.insert("tools".into(), tools);
         Ok(variables)
+    }
+}
+
+impl From<JsonError> for Refusal {
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::Invalid(..) => Self::BadRequest(error.to_string()),
+            JsonError::LeftToEngine(_) => Self::Unsupported(error.to_string()),
+        }
     }
 }
 
@@ -198,22 +211,18 @@ fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Map {
         .collect()
 }
 
-fn dict(members: Map) -> Value {
-    Value::from_object(Dict(members))
-}
-
-fn list(items: Vec<Value>) -> Value {
-    Value::from_object(List(items))
-}
-
 /// What the engine keeps of a message: its own fields, in its own order.
-fn conversation_message(message: &Value, format: ContentFormat) -> Result<Value, Refusal> {
+fn conversation_message(
+    message: &Value,
+    format: ContentFormat,
+    budget: &Budget,
+) -> Result<Value, Refusal> {
     if message.kind() != ValueKind::Map {
         return Err(bad("a message is no object"));
     }
     let role = member(message, "role").filter(|role| role.as_str().is_some());
     let role = role.ok_or_else(|| bad("a message has no role"))?;
-    let parts = content_parts(message)?;
+    let parts = content_parts(message, budget)?;
     let as_text = format == ContentFormat::Text || role.as_str() == Some("tool");
     let content = if as_text {
         joined(&parts, format)
@@ -224,12 +233,13 @@ fn conversation_message(message: &Value, format: ContentFormat) -> Result<Value,
     match role.as_str() {
         Some("assistant") => {
             if let Some(calls) = member(message, "tool_calls") {
+                let calls = items(&calls, "tool_calls")?;
                 let calls: Result<Vec<_>, _> =
-                    items(&calls, "tool_calls")?.iter().map(tool_call).collect();
+                    calls.iter().map(|call| tool_call(call, budget)).collect();
                 // an empty list keeps templates from the way of a plain answer
                 let calls = calls?;
                 if !calls.is_empty() {
-                    result.insert("tool_calls".into(), list(calls));
+                    result.insert("tool_calls".into(), budget.list(calls)?);
                 }
             }
             if let Some(reasoning) = member(message, "reasoning") {
@@ -255,19 +265,19 @@ fn conversation_message(message: &Value, format: ContentFormat) -> Result<Value,
             result.insert(name.into(), value);
         }
     }
-    Ok(dict(result))
+    Ok(budget.dict(result)?)
 }
 
 /// The content as a list of text parts.
-fn content_parts(message: &Value) -> Result<Value, Refusal> {
+fn content_parts(message: &Value, budget: &Budget) -> Result<Value, Refusal> {
     let content = member(message, "content").unwrap_or_default();
     let parts = match content.kind() {
         ValueKind::Undefined => Vec::new(),
-        ValueKind::String => vec![text_part(content)],
+        ValueKind::String => vec![text_part(content, budget)?],
         ValueKind::Seq => {
             let mut parts = Vec::new();
             for part in content.try_iter().into_iter().flatten() {
-                parts.extend(part_of(&part)?);
+                parts.extend(part_of(&part, budget)?);
             }
             parts
         }
@@ -277,16 +287,16 @@ fn content_parts(message: &Value) -> Result<Value, Refusal> {
             ));
         }
     };
-    Ok(list(parts))
+    Ok(budget.list(parts)?)
 }
 
-fn text_part(text: Value) -> Value {
-    dict(object([("type", "text".into()), ("text", text)]))
+fn text_part(text: Value, budget: &Budget) -> Result<Value, Refusal> {
+    Ok(budget.dict(object([("type", "text".into()), ("text", text)]))?)
 }
 
-fn part_of(part: &Value) -> Result<Option<Value>, Refusal> {
+fn part_of(part: &Value, budget: &Budget) -> Result<Option<Value>, Refusal> {
     if part.as_str().is_some() {
-        return Ok(Some(text_part(part.clone())));
+        return text_part(part.clone(), budget).map(Some);
     }
     if part.kind() != ValueKind::Map {
         return Err(bad(
@@ -314,7 +324,7 @@ fn part_of(part: &Value) -> Result<Option<Value>, Refusal> {
     }
     match member(part, key) {
         None => Ok(None),
-        Some(text) if text.as_str().is_some() => Ok(Some(text_part(text))),
+        Some(text) if text.as_str().is_some() => text_part(text, budget).map(Some),
         Some(_) => Err(bad("the text of a message's part is no string")),
     }
 }
@@ -330,7 +340,7 @@ fn joined(parts: &Value, format: ContentFormat) -> Value {
 }
 
 /// A tool call whose arguments are parsed from their text: an object in general.
-fn tool_call(call: &Value) -> Result<Value, Refusal> {
+fn tool_call(call: &Value, budget: &Budget) -> Result<Value, Refusal> {
     let function = member(call, "function").filter(|function| function.kind() == ValueKind::Map);
     let kind = member(call, "type");
     let is_function = kind.is_none_or(|kind| kind.as_str() == Some("function"));
@@ -339,10 +349,10 @@ fn tool_call(call: &Value) -> Result<Value, Refusal> {
     };
     let arguments = member(&function, "arguments").filter(Value::is_true);
     let parsed = match arguments {
-        None => dict(Map::new()),
+        None => budget.dict(Map::new())?,
         Some(arguments) => match arguments.as_str() {
-            Some(text) => json::parse(text).map_err(|error| match error {
-                JsonError::LeftToEngine(_) => Refusal::Unsupported(error.to_string()),
+            Some(text) => budget.parse(text).map_err(|error| match error {
+                JsonError::LeftToEngine(_) => error.into(),
                 JsonError::Invalid(..) => Refusal::Unsupported(
                     "arguments of a tool call that are no JSON are left to the engine".to_owned(),
                 ),
@@ -358,12 +368,12 @@ fn tool_call(call: &Value) -> Result<Value, Refusal> {
     let mut function: Map = members(&function, "function")?.into_iter().collect();
     function.insert("arguments".into(), parsed);
     let mut call: Map = members(call, "a tool call")?.into_iter().collect();
-    call.insert("function".into(), dict(function));
-    Ok(dict(call))
+    call.insert("function".into(), budget.dict(function)?);
+    Ok(budget.dict(call)?)
 }
 
 /// A tool as the engine's typed request writes it: its own fields first, and null where they are not given.
-fn tool(tool: &Value) -> Result<Value, Refusal> {
+fn tool(tool: &Value, budget: &Budget) -> Result<Value, Refusal> {
     let none = || Value::from(());
     let given = members(tool, "a tool")?;
     let function = member(tool, "function").ok_or_else(|| bad("a tool has no function"))?;
@@ -383,11 +393,12 @@ fn tool(tool: &Value) -> Result<Value, Refusal> {
     for (key, value) in members(&function, "the function of a tool")? {
         typed.entry(key).or_insert(value);
     }
-    let mut result = object([("type", "function".into()), ("function", dict(typed))]);
+    let typed = budget.dict(typed)?;
+    let mut result = object([("type", "function".into()), ("function", typed)]);
     for (key, value) in given {
         result.entry(key).or_insert(value);
     }
-    Ok(dict(result))
+    Ok(budget.dict(result)?)
 }
 
 #[cfg(test)]

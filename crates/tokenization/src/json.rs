@@ -14,12 +14,18 @@ use serde_json::error::Category;
 
 use crate::python::{Dict, List};
 
-/// Memory that the values of one text may take, in units of a number's: some 100 MiB. A prompt of four million ids
+/// Memory that the values of one request may take, in units of a number's: some 100 MiB. A prompt of four million ids
 /// fits, and so does every conversation that is not made to fill memory.
 const MAX_UNITS: u32 = 4 << 20;
 
-/// The units that a list or an object costs beside its items.
+/// The units that a list costs beside its items.
 const UNITS_OF_LIST: u32 = 4;
+
+/// The units that an object costs beside its members: its table has room for three.
+const UNITS_OF_OBJECT: u32 = 12;
+
+/// The units that the key of a member costs.
+const UNITS_OF_KEY: u32 = 4;
 
 /// An object of a template's values.
 pub(crate) type Map = IndexMap<Value, Value>;
@@ -35,20 +41,19 @@ pub(crate) enum JsonError {
     LeftToEngine(&'static str),
 }
 
-/// Reads one JSON value.
+/// The memory that is left for the values of one request: of its body, of JSON within texts of it, and of what is made
+/// of them for the template.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget(Cell<u32>);
+
+/// The error for a request whose values would take too much memory.
+const TOO_MANY: JsonError =
+    JsonError::LeftToEngine("more values than the Processor keeps in memory");
+
+/// Reads one JSON value, with a budget of its own.
+#[cfg(test)]
 pub(crate) fn parse(text: &str) -> Result<Value, JsonError> {
-    let units = Cell::new(MAX_UNITS);
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let read = Json { units: &units }.deserialize(&mut reader);
-    let read = read.and_then(|value| reader.end().map(|()| value));
-    read.map_err(|error| match error.classify() {
-        Category::Data if units.get() == 0 => {
-            JsonError::LeftToEngine("more values than the Processor keeps in memory")
-        }
-        Category::Data => JsonError::LeftToEngine("a number beyond 64 bits"),
-        _ => known_to_python(text, &error)
-            .unwrap_or(JsonError::Invalid(error.line(), error.column())),
-    })
+    Budget::default().parse(text)
 }
 
 /// The error for what Python's reader accepts, and this one does not.
@@ -72,19 +77,70 @@ fn known_to_python(text: &str, error: &serde_json::Error) -> Option<JsonError> {
 /// Reads a value that is paid for with the units that are left.
 #[derive(Clone, Copy)]
 struct Json<'a> {
-    units: &'a Cell<u32>,
+    budget: &'a Budget,
+}
+
+// === impl Budget ===
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Cell::new(MAX_UNITS))
+    }
+}
+
+impl Budget {
+    /// Reads one JSON value.
+    pub(crate) fn parse(&self, text: &str) -> Result<Value, JsonError> {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let read = Json { budget: self }.deserialize(&mut reader);
+        let read = read.and_then(|value| reader.end().map(|()| value));
+        read.map_err(|error| match error.classify() {
+            Category::Data if self.is_spent() => TOO_MANY,
+            Category::Data => JsonError::LeftToEngine("a number beyond 64 bits"),
+            _ => known_to_python(text, &error)
+                .unwrap_or(JsonError::Invalid(error.line(), error.column())),
+        })
+    }
+
+    /// An object that is made of values of the request.
+    pub(crate) fn dict(&self, members: Map) -> Result<Value, JsonError> {
+        let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let units = count.saturating_mul(UNITS_OF_KEY + 1);
+        if !self.take(units.saturating_add(UNITS_OF_OBJECT + 1)) {
+            return Err(TOO_MANY);
+        }
+        Ok(Value::from_object(Dict(members)))
+    }
+
+    /// A list that is made of values of the request.
+    pub(crate) fn list(&self, items: Vec<Value>) -> Result<Value, JsonError> {
+        let count = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        if !self.take(count.saturating_add(UNITS_OF_LIST + 1)) {
+            return Err(TOO_MANY);
+        }
+        Ok(Value::from_object(List(items)))
+    }
+
+    /// Whether there was more than this left.
+    fn take(&self, units: u32) -> bool {
+        self.0.set(self.0.get().saturating_sub(units));
+        !self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.0.get() == 0
+    }
 }
 
 // === impl Json ===
 
 impl Json<'_> {
     fn take<E: serde::de::Error>(self, units: u32) -> Result<(), E> {
-        let left = self.units.get().saturating_sub(units);
-        self.units.set(left);
-        if left == 0 {
-            return Err(E::custom("more values than are kept"));
+        if self.budget.take(units) {
+            Ok(())
+        } else {
+            Err(E::custom("more values than are kept"))
         }
-        Ok(())
     }
 }
 
@@ -147,10 +203,10 @@ impl<'de> Visitor<'de> for Json<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        self.take::<A::Error>(UNITS_OF_LIST)?;
+        self.take::<A::Error>(UNITS_OF_OBJECT)?;
         let mut members = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            self.take::<A::Error>(UNITS_OF_LIST)?;
+            self.take::<A::Error>(UNITS_OF_KEY)?;
             let value = map.next_value_seed(self)?;
             members.insert(key.into(), value);
         }

@@ -3,6 +3,7 @@
 //! Each text is written into a [`Writer`], which has a limit and is paid for by the fuel of the rendering: a value that
 //! a client or a template makes large costs no more than that.
 
+mod compare;
 mod json;
 mod methods;
 mod objects;
@@ -13,6 +14,7 @@ use minijinja::{
     value::{Tuple, ValueKind},
 };
 
+pub(crate) use compare::{compare, pay_for_visits};
 pub(crate) use json::Dumps;
 pub(crate) use methods::{ATTRIBUTE, is_dict_method, is_space, method, replace, split_lines};
 pub(crate) use objects::{Dict, Generator, List};
@@ -133,6 +135,11 @@ fn write_items(value: &Value, out: &mut Writer<'_>, depth: usize) -> Result<(), 
         out.push(',')?;
     }
     out.push(if tuple { ')' } else { ']' })
+}
+
+/// Whether it has items in an order: a list, a tuple, or what can be gone through.
+fn is_sequence_kind(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
 /// Whether what can be gone through is a list in Python, such as a slice or a repetition: neither a generator nor a view

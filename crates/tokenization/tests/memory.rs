@@ -86,6 +86,37 @@ fn schema(depth: usize, numbers: usize) -> String {
     format!(r#"{{"messages":[],"tools":[{{"function":{{"name":"f","parameters":{schema}}}}}]}}"#)
 }
 
+/// A body with one message from the assistant, whose tool calls are these.
+fn calls(calls: &[String]) -> String {
+    let calls = calls.join(",");
+    format!(r#"{{"messages":[{{"role":"assistant","tool_calls":[{calls}]}}]}}"#)
+}
+
+fn costly() -> Vec<String> {
+    let repeated = |value: &str| vec![value; (15 << 20) / (value.len() + 1)].join(",");
+    let of_tools = |value: &str| {
+        let values = repeated(value);
+        format!(
+            r#"{{"messages":[],"tools":[{{"function":{{"name":"f","parameters":[{values}]}}}}]}}"#
+        )
+    };
+    let arguments = vec!["{}"; 800_000].join(",");
+    let call = json!({"function": {"name": "f", "arguments": format!("[{arguments}]")}});
+    vec![
+        calls(&vec![call.to_string(); 6]),
+        calls(&[repeated(r#"{"function":{}}"#)]),
+        format!(r#"{{"messages":[{}]}}"#, repeated(r#"{"role":""}"#)),
+        format!(
+            r#"{{"messages":[{{"role":"u","content":[{}]}}]}}"#,
+            repeated(r#""""#)
+        ),
+        of_tools("{}"),
+        of_tools(r#"{"":0}"#),
+        of_tools("[]"),
+        of_tools("[0]"),
+    ]
+}
+
 /// Nested lists, each with ten times the same list as items.
 fn shared(levels: usize, used: &str) -> String {
     let first = "{% set l0 = ['x'] * 10 %}".to_owned();
@@ -121,6 +152,15 @@ fn what_others_send_takes_bounded_memory() {
     let message = unsupported(refused);
     assert!(message.contains("more values"), "{message}");
     assert!(bytes < 250 * MIB, "{bytes}");
+
+    // requests of some 16 MiB, whose values cost the most memory for each byte, in turn
+    let plain = mk_model(sample::TEMPLATE);
+    for body in costly() {
+        let (refused, bytes) = raised(|| render(&plain, &body));
+        let message = unsupported(refused);
+        assert!(message.contains("more values"), "{message}");
+        assert!(bytes < 160 * MIB, "{body:.60}: {bytes}");
+    }
 
     let body = r#"{"messages":[]}"#;
     for used in [

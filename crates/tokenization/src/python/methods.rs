@@ -9,6 +9,7 @@ use minijinja::{
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::{
+    compare::pay_for_visits,
     invalid,
     objects::{Dict, Generator, List, Method, View},
     too_much, write_str,
@@ -73,7 +74,16 @@ pub(crate) fn method(
                 value.try_iter()?.map(|key| value.get_item(&key)).collect();
             Ok(View::value("dict_values", values?))
         }
-        _ => unknown_method_callback(state, value, name, arguments),
+        _ => {
+            // to look an item up, or to count it, visits all of these
+            for visited in arguments {
+                pay_for_visits(visited, 1, state)?;
+            }
+            if name == "count" {
+                pay_for_visits(value, 1, state)?;
+            }
+            unknown_method_callback(state, value, name, arguments)
+        }
     }
 }
 

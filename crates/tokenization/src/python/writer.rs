@@ -19,7 +19,7 @@ const BYTES_PER_FUEL: usize = 16;
 const PAID_TOGETHER: usize = 64 * BYTES_PER_FUEL;
 
 /// The cost of visiting an item without writing it, in bytes.
-const ITEM_BYTES: usize = 16;
+pub(super) const ITEM_BYTES: usize = 16;
 
 /// The budget that the work of writing is charged to.
 pub(crate) trait Payer {
@@ -42,7 +42,7 @@ pub(crate) struct Writer<'a> {
 }
 
 /// Collects small costs, so that not each byte is paid for by itself.
-struct Meter<'a> {
+pub(super) struct Meter<'a> {
     payer: &'a dyn Payer,
     unpaid: usize,
 }
@@ -72,7 +72,7 @@ impl<'a> Writer<'a> {
         Self {
             text: String::new(),
             limit,
-            meter: Meter { payer, unpaid: 0 },
+            meter: Meter::new(payer),
             full: false,
         }
     }
@@ -121,8 +121,12 @@ impl<'a> Writer<'a> {
 
 // === impl Meter ===
 
-impl Meter<'_> {
-    fn charge(&mut self, bytes: usize) -> Result<(), Error> {
+impl<'a> Meter<'a> {
+    pub(super) fn new(payer: &'a dyn Payer) -> Self {
+        Self { payer, unpaid: 0 }
+    }
+
+    pub(super) fn charge(&mut self, bytes: usize) -> Result<(), Error> {
         self.unpaid = self.unpaid.saturating_add(bytes);
         if self.unpaid < PAID_TOGETHER {
             return Ok(());
@@ -132,7 +136,7 @@ impl Meter<'_> {
         Ok(())
     }
 
-    fn settle(&self) -> Result<(), Error> {
+    pub(super) fn settle(&self) -> Result<(), Error> {
         let fuel = self.unpaid.div_ceil(BYTES_PER_FUEL);
         self.payer.pay(u64::try_from(fuel).unwrap_or(u64::MAX))
     }
@@ -152,7 +156,7 @@ pub(super) fn too_deep() -> Error {
 /// # Errors
 /// When it is nested too deeply, or nothing is left to pay with.
 pub(crate) fn check_built(value: &Value, payer: &dyn Payer) -> Result<(), Error> {
-    let mut meter = Meter { payer, unpaid: 0 };
+    let mut meter = Meter::new(payer);
     visit(value, &mut meter, 0)?;
     meter.settle()
 }

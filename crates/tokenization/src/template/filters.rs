@@ -1,5 +1,6 @@
 //! Filters, tests and functions as Python's renderer has them, where the library's own differ or are not bounded.
 
+mod compare;
 mod text;
 
 use std::borrow::Cow;
@@ -12,7 +13,7 @@ use minijinja::{
 use super::rewrite::BUILT;
 use crate::{
     json::Map,
-    python::{self, Dict, Generator, List, check_built, invalid},
+    python::{self, Dict, Generator, List, check_built, invalid, pay_for_visits},
 };
 
 /// Filters that the library has and Python's renderer does not have. `pprint` breaks lines in its own way.
@@ -28,6 +29,7 @@ pub(super) fn register(env: &mut Environment<'_>) {
     env.add_function(BUILT, built);
     env.add_function("dict", dict);
     env.add_function("namespace", namespace);
+    compare::register(env);
     text::register(env);
     env.add_filter("batch", batch);
     env.add_filter("slice", slice);
@@ -37,7 +39,6 @@ pub(super) fn register(env: &mut Environment<'_>) {
     env.add_filter("reject", reject);
     env.add_filter("selectattr", selectattr);
     env.add_filter("rejectattr", rejectattr);
-    env.add_filter("unique", unique);
     env.add_filter("reverse", reverse);
     env.add_filter("last", last);
     env.add_filter("length", length);
@@ -71,6 +72,9 @@ fn built(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
 }
 
 fn dict(state: &State<'_, '_>, value: Option<Value>, update_with: Kwargs) -> Result<Value, Error> {
+    if let Some(value) = &value {
+        pay_for_visits(value, 1, state)?;
+    }
     built(state, functions::dict(value, update_with)?)
 }
 
@@ -155,10 +159,6 @@ fn rejectattr(
     arguments: Rest<ValueOrKwargs>,
 ) -> Result<Value, Error> {
     filters::rejectattr(state, value, attribute, test, arguments).map(Generator::value)
-}
-
-fn unique(state: &State<'_, '_>, values: Value, kwargs: Kwargs) -> Result<Value, Error> {
-    generator(&filters::unique(state, values, kwargs)?)
 }
 
 /// An iterator over a list backwards, which is true and gone through once; of a generator a list.

@@ -3,6 +3,8 @@
 //! - `a ~ b` becomes a call of [`CONCAT`], whose text is bounded and Python's.
 //! - A list, tuple or object that the template builds becomes an argument of [`BUILT`], which visits it: a value that
 //!   holds another one many times is paid for as often as that one is in it.
+//! - `a == b`, `a < b`, `a in b` and their like become a call of [`COMPARED`], which is paid for by what it visits.
+//! - A key of an object becomes an argument of [`KEY`], which visits it, as its hash does.
 //! - `x.items` without a call becomes a call of a method, as in Python the method comes before a key of this name.
 //! - A string with an escape that only Python knows is written without it.
 //!
@@ -16,7 +18,7 @@ mod walk;
 use minijinja::{
     machinery::{
         Span, Token,
-        ast::{BinOp, BinOpKind, Expr, Spanned, Stmt},
+        ast::{BinOp, BinOpKind, CompareOpKind, Expr, Map, Spanned, Stmt},
         parse, tokenize,
     },
     syntax::SyntaxConfig,
@@ -34,6 +36,12 @@ pub(super) const CONCAT: &str = "__python_concat";
 
 /// Returns its argument after it was visited.
 pub(super) const BUILT: &str = "__python_built";
+
+/// Compares its arguments by the operators between them.
+pub(super) const COMPARED: &str = "__python_compared";
+
+/// Returns its argument after it was visited.
+pub(super) const KEY: &str = "__python_key";
 
 /// Bytes of a template: the longest of published models have some ten thousand.
 const MAX_SOURCE: usize = 1 << 20;
@@ -196,6 +204,26 @@ fn edit_strings(
     Ok(())
 }
 
+/// Whether a binary operator compares values that may be large.
+fn is_paid_for(operation: &BinOp<'_>) -> bool {
+    // containers in constants are short, and compared to other values they are never walked further than that
+    let is_constant = |expr: &Expr<'_>| expr.as_const().is_some();
+    match operation.op {
+        BinOpKind::Eq
+        | BinOpKind::Ne
+        | BinOpKind::Lt
+        | BinOpKind::Lte
+        | BinOpKind::Gt
+        | BinOpKind::Gte => !is_constant(&operation.left) && !is_constant(&operation.right),
+        // a value that is in no string must not become its text
+        BinOpKind::In => match operation.right.as_const() {
+            Some(right) => right.as_str().is_some() && !is_constant(&operation.left),
+            None => !is_constant(&operation.left),
+        },
+        _ => false,
+    }
+}
+
 // === impl Edits ===
 
 impl Edits {
@@ -247,8 +275,18 @@ impl Visitor<'_> {
         }
         let was_in_macro = self.in_macro;
         self.in_macro |= matches!(statement, Stmt::Macro(_) | Stmt::CallBlock(_));
-        for expr in expressions(statement) {
-            self.expression(expr);
+        if let Stmt::Set(set) = statement
+            && let Expr::Tuple(tuple) = &set.expr
+            && set.expr.as_const().is_none()
+        {
+            self.tuple_of_set(tuple.span());
+            for item in &tuple.items {
+                self.expression(item);
+            }
+        } else {
+            for expr in expressions(statement) {
+                self.expression(expr);
+            }
         }
         for body in bodies(statement) {
             for statement in body {
@@ -274,7 +312,28 @@ impl Visitor<'_> {
                 self.built(list.span());
             }
             // constants too: the class of an object decides what a method returns
-            Expr::Map(map) => self.built(map.span()),
+            Expr::Map(map) => {
+                self.built(map.span());
+                self.keys(map);
+            }
+            Expr::BinOp(comparison) if is_paid_for(comparison) => {
+                self.compared(comparison.span());
+            }
+            Expr::Compare(chain) => {
+                let is_constant = |expr: &Expr<'_>| expr.as_const().is_some();
+                let text =
+                    |op: &CompareOpKind| matches!(op, CompareOpKind::In | CompareOpKind::NotIn);
+                // of each pair of neighbours one is a number or a text that costs nothing
+                let mut operands = vec![&chain.expr];
+                operands.extend(chain.ops.iter().map(|op| &op.expr));
+                let is_cheap = |pair: &[&Expr<'_>]| pair.iter().any(|expr| is_constant(expr));
+                if chain.ops.iter().any(|op| text(&op.op)) || !operands.windows(2).all(is_cheap) {
+                    self.compared(chain.span());
+                }
+            }
+            Expr::GetItem(access) if access.subscript_expr.as_const().is_none() => {
+                self.subscript(access.span());
+            }
             Expr::Tuple(tuple) if expr.as_const().is_none() => self.built(tuple.span()),
             _ => {}
         }
@@ -316,6 +375,141 @@ impl Visitor<'_> {
                     self.expression(first);
                     return;
                 }
+            }
+        }
+    }
+
+    /// Rewrites a comparison, whose span begins at the token before it.
+    fn compared(&mut self, span: Span) {
+        let (before, end) = bounds(span);
+        let tokens = self.tokens;
+        let first = tokens.partition_point(|found| found.start <= before);
+        let tokens = tokens.get(first..).unwrap_or_default();
+        let tokens = tokens.split(|found| found.start >= end).next();
+        let tokens = tokens.unwrap_or_default();
+        let Some(start) = tokens.first().map(|found| found.start) else {
+            return;
+        };
+        self.edits.call((start, end), &format!("{COMPARED}("), ")");
+        let mut depth = 0_i32;
+        // the name of an attribute, a filter or a test comes next
+        let mut is_name = false;
+        for (index, found) in tokens.iter().enumerate() {
+            let was_name = std::mem::take(&mut is_name);
+            let operator = match found.token {
+                Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => {
+                    depth += 1;
+                    continue;
+                }
+                Token::ParenClose | Token::BracketClose | Token::BraceClose => {
+                    depth -= 1;
+                    continue;
+                }
+                _ if depth > 0 => continue,
+                Token::Dot | Token::Pipe | Token::Ident("is") if !was_name => {
+                    is_name = true;
+                    continue;
+                }
+                Token::Ident("not") if was_name => {
+                    // `is not`
+                    is_name = true;
+                    continue;
+                }
+                Token::Eq => "==",
+                Token::Ne => "!=",
+                Token::Lt => "<",
+                Token::Lte => "<=",
+                Token::Gt => ">",
+                Token::Gte => ">=",
+                Token::Ident("not") => "not in",
+                Token::Ident("in") if !was_name => {
+                    let previous = index.checked_sub(1).and_then(|index| tokens.get(index));
+                    if previous.is_some_and(|found| matches!(found.token, Token::Ident("not"))) {
+                        self.edits.replace(found.start, found.end, String::new());
+                        continue;
+                    }
+                    "in"
+                }
+                _ => continue,
+            };
+            let text = format!(",\"{operator}\",");
+            self.edits.replace(found.start, found.end, text);
+        }
+    }
+
+    /// Pays for the key of a lookup; the span ends behind its bracket.
+    fn subscript(&mut self, span: Span) {
+        let (_, end) = bounds(span);
+        let last = self.tokens.partition_point(|found| found.start < end);
+        let mut depth = 0_i32;
+        let mut close = None;
+        for found in self.tokens.iter().take(last).rev() {
+            match found.token {
+                Token::ParenClose | Token::BracketClose | Token::BraceClose => {
+                    close = close.or(Some(found.start));
+                    depth += 1;
+                }
+                Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                if let Some(close) = close {
+                    self.edits.call((found.end, close), &format!("{KEY}("), ")");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Pays for the keys of an object that are no constants.
+    fn keys(&mut self, map: &Spanned<Map<'_>>) {
+        let (start, _) = bounds(map.span());
+        let first = self.tokens.partition_point(|found| found.start <= start);
+        let mut keys = map.keys.iter();
+        let mut key_start = None;
+        let mut depth = 0_i32;
+        let mut in_key = true;
+        for found in self.tokens.iter().skip(first) {
+            match found.token {
+                Token::BraceClose if depth == 0 => return,
+                Token::Colon if depth == 0 && in_key => {
+                    in_key = false;
+                    let is_constant = keys.next().is_none_or(|key| key.as_const().is_some());
+                    if let Some(start) = key_start.take().filter(|_| !is_constant) {
+                        self.edits
+                            .call((start, found.start), &format!("{KEY}("), ")");
+                    }
+                    continue;
+                }
+                Token::Comma if depth == 0 => {
+                    in_key = true;
+                    continue;
+                }
+                Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth += 1,
+                Token::ParenClose | Token::BracketClose | Token::BraceClose => depth -= 1,
+                _ => {}
+            }
+            if in_key {
+                key_start = key_start.or(Some(found.start));
+            }
+        }
+    }
+
+    /// Visits the tuple of a `set`. Without parentheses, its span begins at the second item: it begins behind the `=`.
+    fn tuple_of_set(&mut self, span: Span) {
+        let (start, end) = bounds(span);
+        let first = self.tokens.partition_point(|found| found.start < start);
+        let mut depth = 0_i32;
+        for found in self.tokens.iter().take(first).rev() {
+            match found.token {
+                Token::ParenClose | Token::BracketClose | Token::BraceClose => depth += 1,
+                Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth -= 1,
+                Token::Assign if depth == 0 => {
+                    self.edits
+                        .call((found.end, end), &format!("{BUILT}(("), "))");
+                    return;
+                }
+                _ => {}
             }
         }
     }

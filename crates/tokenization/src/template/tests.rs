@@ -184,10 +184,72 @@ fn content_is_a_list_where_the_template_goes_through_it(
 #[case::shared_tuples(&shared("(l, l, l, l, l, l, l, l, l, l)"))]
 #[case::shared_objects(&shared("{'a': l, 'b': l, 'c': l, 'd': l, 'e': l}"))]
 #[case::shared_arguments(&shared("dict(a=l, b=l, c=l, d=l, e=l)"))]
+#[case::compared(&large("{{ a == b }}"))]
+#[case::compared_again(&small("{% for i in range(100000) %}{% if a != b %}{% endif %}{% endfor %}"))]
+#[case::ordered(&large("{{ a < b }}"))]
+#[case::compared_in_a_chain(&large("{{ a <= b <= a }}"))]
+#[case::found(&large("{{ a in [s, b] }}"))]
+#[case::tested(&large("{{ a is eq(b) }}"))]
+#[case::selected(&large("{{ [a] | select('==', b) | list }}"))]
+#[case::sorted(&large("{{ [a, b] | sort }}"))]
+#[case::counted(&large("{{ [a].count(b) }}"))]
+#[case::looked_up(&large("{{ {}[a] }}"))]
+#[case::got(&large("{{ {}.get(a) }}"))]
+#[case::named(&large("{{ {a: 1} }}"))]
+#[case::shared_tuples_without_parentheses(&format!(
+    "{{% set a0 = s, s %}}{}{{{{ a30 == a29 }}}}",
+    (1..31).map(|i| format!("{{% set a{i} = a{0}, a{0} %}}", i - 1)).collect::<String>()
+))]
 #[case::shared_batches(&shared("(l + l) | batch(2) | list"))]
 fn a_hostile_template_is_ended(#[case] source: &str) {
     let variables = format!(r#"{{"s": "{}"}}"#, "x".repeat(1000));
     assert_eq!(rendered(source, &variables), Err(TemplateError::TooMuch));
+}
+
+/// Uses two lists of lists with a hundred million items each, which share them.
+fn large(used: &str) -> String {
+    let list = "[[s] * 100000] * 1000";
+    format!("{{% set a = {list} %}}{{% set b = {list} %}}{used}")
+}
+
+/// Uses two lists of ten thousand items.
+fn small(used: &str) -> String {
+    format!("{{% set a = [s] * 10000 %}}{{% set b = [s] * 10000 %}}{used}")
+}
+
+/// As Python's renderer does it.
+#[rstest]
+#[case("{% set a, b, c = 1, [s], 2 %}{{ a }}{{ b }}{{ c }}", "1['x']2")]
+#[case("{% set a, b, c = s, {'k': s}, 2 %}{{ a }}{{ b.k }}{{ c }}", "xx2")]
+#[case("{% set a = s, (s), %}{{ a }}", "('x', 'x')")]
+#[case(
+    "{{ [s, [1]] == [s, [1.0]] }}{{ [s] == (s,) }}{{ [s] != [s, s] }}",
+    "TrueFalseTrue"
+)]
+#[case(
+    "{{ {'a': l, 'b': s} == {'b': s, 'a': [1, 2]} }}{{ {'a': n} == {'b': n} }}",
+    "TrueFalse"
+)]
+#[case(
+    "{{ [1, s] < [1, s, n] }}{{ l >= [1, 1, 5] }}{{ l > [1, 2] }}",
+    "TrueTrueFalse"
+)]
+#[case(
+    "{{ s < t < t }}{{ s < t <= t }}{{ t not in l }}{{ l in [s, l] }}",
+    "FalseTrueTrueTrue"
+)]
+#[case(
+    "{{ s in {'x': n} }}{{ s in t }}{{ s in missing }}{{ n == missing }}",
+    "TrueFalseFalseFalse"
+)]
+#[case(
+    "{{ l | select('in', [2, n]) | list }}{{ l | sort(reverse=true) }}",
+    "[2][2, 1]"
+)]
+#[case("{{ {s: {t: 1}}[s][t] }}{{ {(s, 1): 2}[(s, 1)] }}", "12")]
+fn tuples_and_comparisons(#[case] source: &str, #[case] expected: &str) {
+    let variables = r#"{"s": "x", "t": "y", "l": [1, 2], "n": null}"#;
+    assert_eq!(rendered(source, variables).unwrap(), expected);
 }
 
 /// Nested lists whose items are all the same list.
@@ -245,6 +307,8 @@ fn a_schema_that_would_fill_memory_when_it_is_indented_is_refused() {
 #[case::printed_method("{{ {}.items }}")]
 #[case::other_filter("{{ [1] | zip([2]) | list }}")]
 #[case::all_variables("{{ debug() }}")]
+#[case::in_a_string("{{ [1, x] in 'a' }}")]
+#[case::order_of_objects("{{ {'a': x} < {'b': x} }}")]
 fn a_template_that_asks_for_what_there_is_not_fails(#[case] source: &str) {
     let result = rendered(source, "{}");
     assert!(

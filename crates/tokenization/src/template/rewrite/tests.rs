@@ -8,6 +8,8 @@ fn rewritten(source: &str) -> String {
     let text = text
         .replace(CONCAT, "J")
         .replace(BUILT, "B")
+        .replace(COMPARED, "C")
+        .replace(KEY, "K")
         .replace(ATTRIBUTE, "P");
     text.trim_start_matches("{{ ")
         .trim_end_matches(" }}")
@@ -24,14 +26,37 @@ fn rewritten(source: &str) -> String {
     "J(a.b.c , d[0](e)|f('~') is g , -h)"
 )]
 #[case("x + a ~ b * c - y", "x + J(a , b * c) - y")]
-#[case("not a ~ b == c", "not J(a , b) == c")]
-#[case("f(a ~ b, k=c ~ d)[e ~ f]", "f(J(a , b), k=J(c , d))[J(e , f)]")]
+#[case("not a ~ b == c", r#"not C(J(a , b) ,"==", c)"#)]
+#[case("f(a ~ b, k=c ~ d)[e ~ f]", "f(J(a , b), k=J(c , d))[K(J(e , f))]")]
 #[case("[a] ~ [b]", "J(B(([a])) , B(([b])))")]
 #[case("[a ~ b]", "B(([J(a , b)]))")]
 #[case("[[a], 1]", "B(([B(([a])), 1]))")]
 #[case("[1, 2] ~ {}", "J([1, 2] , B(({})))")]
 #[case("(a, b)", "B(((a, b)))")]
-#[case("x in [a]", "x in B(([a]))")]
+#[case("x in [a]", r#"C(x ,"in", B(([a])))"#)]
+#[case("a.b == c and d != -e", r#"C(a.b ,"==", c) and C(d ,"!=", -e)"#)]
+#[case("(a == b) == c", r#"C((C(a ,"==", b)) ,"==", c)"#)]
+#[case("a not in b", r#"C(a ,"not in",  b)"#)]
+#[case("a is not in b == c", r#"C(a is not in b ,"==", c)"#)]
+#[case(
+    "a.in in b|default(c in d)",
+    r#"C(a.in ,"in", b|default(C(c ,"in", d)))"#
+)]
+#[case("a < b <= c", r#"C(a ,"<", b ,"<=", c)"#)]
+#[case(
+    "f(k=a >= b) if c > d else e",
+    r#"f(k=C(a ,">=", b)) if C(c ,">", d) else e"#
+)]
+#[case(
+    "a == 'b' or 'c' in d or e in ['f'] or 1 < g",
+    "a == 'b' or 'c' in d or e in ['f'] or 1 < g"
+)]
+#[case("a in 'b'", r#"C(a ,"in", 'b')"#)]
+#[case("a[b[c]] ~ d[1:e]", "J(a[K(b[K(c)])] , d[1:e])")]
+#[case(
+    "{'a': b, c: d, e[0]: {f: g}}",
+    "B(({'a': b, K(c): d, K(e[0]): B(({K(f): g}))}))"
+)]
 #[case("x is in [a]", "x is in B(([a]))")]
 #[case("a.items.type ~ a.items()", "J(a.Pitems().type , a.items())")]
 #[case("a.pop is defined", "a.Ppop() is defined")]
@@ -47,7 +72,12 @@ fn expressions_get_the_meaning_of_python(#[case] source: &str, #[case] expected:
     "{% for a, b in (c, d) %}{% endfor %}",
     "{% for a, b in B(((c, d))) %}{% endfor %}"
 )]
-#[case("{% set a, b = c ~ d, e %}", "{% set a, b = J(c , d), e %}")]
+#[case("{% set a, b = c ~ d, e %}", "{% set a, b =B(( J(c , d), e)) %}")]
+#[case(
+    "{% set a, b = f(k=1), [c], (d, e), %}",
+    "{% set a, b =B(( f(k=1), B(([c])), B(((d, e))),)) %}"
+)]
+#[case("{% set a = (b, c) %}", "{% set a =B(( (b, c))) %}")]
 #[case(
     "{% macro f(a, b=[c]) %}{{ a ~ b }}{% endmacro %}{% call f([d]) %}{% endcall %}",
     "{% macro f(a, b=B(([c]))) %}{{ J(a , b) }}{% endmacro %}{% call f(B(([d]))) %}{% endcall %}"
@@ -65,6 +95,8 @@ fn statements_too(#[case] source: &str, #[case] expected: &str) {
     let text = text
         .replace(CONCAT, "J")
         .replace(BUILT, "B")
+        .replace(COMPARED, "C")
+        .replace(KEY, "K")
         .replace(ATTRIBUTE, "P");
     assert_eq!(text, expected);
 }
