@@ -72,7 +72,8 @@ fn line(row: &Row, measured: Option<&Measured>) -> String {
     let unit = text.split_once(' ').map_or("", |(_, unit)| unit);
     let goal = row.goal.map_or_else(String::new, |goal| {
         let unit = if measured.is_some() { unit } else { "" };
-        format!("≤ {} {unit}", goal.at_most).trim_end().to_owned()
+        let at_most = (goal.at_most * 100.0).round() / 100.0;
+        format!("≤ {at_most} {unit}").trim_end().to_owned()
     });
     let set_by = row.goal.map_or("", |goal| goal.set_by.name());
     let verdict = match (row.goal, measured) {

@@ -83,6 +83,19 @@ impl Figure {
     }
 }
 
+/// How many figures have a goal and which of them miss it, in a sentence; and the number of those.
+pub fn verdict(figures: &[Figure]) -> (String, usize) {
+    let goals = figures.iter().filter(|figure| figure.holds.is_some());
+    let missed = figures.iter().filter(|figure| figure.holds == Some(false));
+    let names: Vec<&str> = missed.map(|figure| figure.name.as_str()).collect();
+    let mut text = format!("{} of {} goals missed", names.len(), goals.count());
+    for name in &names {
+        text.push_str("\n  ");
+        text.push_str(name);
+    }
+    (text, names.len())
+}
+
 /// Whether a value reaches its goal.
 pub(crate) fn holds(value: f64, goal: Goal) -> bool {
     value <= goal.at_most
@@ -116,6 +129,22 @@ mod tests {
         assert_eq!(Figure::new(name, 3.1, "s").holds, Some(false));
         let other = Figure::new("of no row", 1.0, "s");
         assert_eq!((other.goal, other.holds), (None, None));
+    }
+
+    #[test]
+    fn the_verdict_names_what_is_missed() {
+        let figures = [
+            Figure::new("failover after SIGTERM: event to all applied", 3.0, "s"),
+            Figure::new("failover after a crash: event to all applied", 17.5, "s"),
+            Figure::new("of no row", 1.0, "s"),
+        ];
+        let (text, missed) = verdict(&figures);
+        assert_eq!(missed, 1);
+        assert_eq!(
+            text,
+            "1 of 2 goals missed\n  failover after a crash: event to all applied"
+        );
+        assert_eq!(verdict(&figures[..1]).1, 0);
     }
 
     #[test]

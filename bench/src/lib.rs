@@ -31,7 +31,7 @@ pub use encode::{EncodeCost, encode};
 pub use epp::{
     Chunks, Cores, Endpoints, Load, Picker, Prompts, Sample, Script, Settings, http_page,
 };
-pub use figure::{Figure, percentile};
+pub use figure::{Figure, percentile, verdict};
 pub use fleet::{Fleet, FleetOptions, NS, pool};
 pub use grpc::{Messages, grpc_frame};
 pub use model::{Fault, Import, Member, Model, Pool};

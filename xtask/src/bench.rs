@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// Write the figures into the table of docs/figures.md, with the commit that they are of
     #[arg(long)]
     write_docs: bool,
+    /// Exit with 1 if a figure misses its goal; otherwise a missed goal is only reported
+    #[arg(long)]
+    strict: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -110,6 +113,9 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     }
     if args.quick {
         bench.arg("--quick");
+    }
+    if args.strict {
+        bench.arg("--strict");
     }
     if let Some(file) = &args.trace {
         bench.arg("--trace").arg(std::path::absolute(file)?);

@@ -5,7 +5,9 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use bench::{Controller, Figure, Fleet, FleetOptions, LATE, ROWS, raise_open_files, with_figures};
+use bench::{
+    Controller, Figure, Fleet, FleetOptions, LATE, ROWS, raise_open_files, verdict, with_figures,
+};
 use clap::{Parser, ValueEnum};
 use testbed::Inside;
 use tokio::time::Instant;
@@ -69,6 +71,9 @@ struct Args {
     /// Which state of the code this is, for the document.
     #[arg(long)]
     state: Option<String>,
+    /// Exit with 1 if a figure misses its goal.
+    #[arg(long)]
+    strict: bool,
     /// Where logs of the controllers go.
     #[arg(long)]
     logs: PathBuf,
@@ -203,6 +208,9 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
         let document = with_figures(&document, &run.figures, state)?;
         std::fs::write(file, document).context("writing the document")?;
     }
+    let (summary, missed) = verdict(&run.figures);
+    println!("\n{summary}");
+    ensure!(!(run.args.strict && missed > 0), "a goal was missed");
     Ok(())
 }
 

@@ -160,17 +160,17 @@ impl Run {
         let cost = encode(Path::new(TOKENIZER))?;
         let ratio = |of: Duration, to: Duration| of.as_secs_f64() / to.as_secs_f64();
         self.keep(Figure::new(
-            "tokenization, cold: time per MB",
+            "tokenization, no part cached, words cached: time per MB",
             cost.cold.as_secs_f64() * 1e9 / cost.bytes as f64,
             "ms",
         ));
         self.keep(Figure::new(
-            "tokenization, cold / the bare tokenizer",
+            "tokenization, no part cached / the bare tokenizer, words cached in both",
             ratio(cost.cold, cost.bare),
             "x",
         ));
         self.keep(Figure::new(
-            "tokenization, 9 of 10 turns seen / cold",
+            "tokenization, 9 of 10 turns cached / none",
             ratio(cost.mostly_seen, cost.unseen),
             "x",
         ));
@@ -227,7 +227,13 @@ impl Run {
                 replayed.tpot,
             ));
         }
-        for other in [Routing::RoundRobin, Routing::Reference] {
+        for other in [
+            Routing::RoundRobin,
+            Routing::LeastRequests,
+            Routing::Affinity,
+            Routing::Approximate,
+            Routing::Reference,
+        ] {
             let (name, theirs) = (other.name(), of(table, other)?);
             let computed = (1.0 - ours.reuse) / (1.0 - theirs.reuse);
             let ttft = ours.ttft.as_secs_f64() / theirs.ttft.as_secs_f64();
