@@ -132,7 +132,7 @@ const REMOVED: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 /// Stores that all workers share: a block there is as near to any other worker.
 const SHARED: [&str; 2] = ["REMOTE", "EXTERNAL"];
 const BATCH: [&str; 3] = ["ts", "events", "data_parallel_rank"];
-/// Events of a batch: far more than an engine has in one step, and 9 MiB here, where the smallest have 14 bytes there.
+/// Events of a batch: far more than an engine has in one step, and some 12 MiB here, where the smallest have one byte there.
 const MAX_EVENTS: usize = 1 << 16;
 
 // === impl Tier ===
@@ -324,8 +324,9 @@ impl<'a> Fields<'a> {
 
     fn stored(mut self) -> Stored<'a> {
         self.stored.is_full_attention = match self.kind {
+            // of groups that merge kinds some versions of vLLM know no kind
+            None | Some("unknown") => !self.has_window,
             Some(kind) => kind.ends_with("full_attention") || kind == "mla_attention",
-            None => !self.has_window,
         };
         self.stored.is_unnamed_adapter = self.has_lora_id && self.stored.lora_name.is_none();
         self.stored

@@ -138,6 +138,15 @@ fn unsupported(refused: Result<Prompt, Refusal>) -> String {
 
 #[test]
 fn what_others_send_takes_bounded_memory() {
+    // first, as freed memory would hide theirs: requests of some 16 MiB, whose values cost the most memory for each byte, in turn
+    let plain = mk_model(sample::TEMPLATE);
+    for body in costly() {
+        let (refused, bytes) = raised(|| render(&plain, &body));
+        let message = unsupported(refused);
+        assert!(message.contains("more values"), "{message}");
+        assert!(bytes < 160 * MIB, "{body:.60}: {bytes}");
+    }
+
     // 3 MB that would be 750 MB of text
     let body = schema(115, 1_500_000);
     let indented = mk_model(INDENTED);
@@ -152,15 +161,6 @@ fn what_others_send_takes_bounded_memory() {
     let message = unsupported(refused);
     assert!(message.contains("more values"), "{message}");
     assert!(bytes < 250 * MIB, "{bytes}");
-
-    // requests of some 16 MiB, whose values cost the most memory for each byte, in turn
-    let plain = mk_model(sample::TEMPLATE);
-    for body in costly() {
-        let (refused, bytes) = raised(|| render(&plain, &body));
-        let message = unsupported(refused);
-        assert!(message.contains("more values"), "{message}");
-        assert!(bytes < 160 * MIB, "{body:.60}: {bytes}");
-    }
 
     let body = r#"{"messages":[]}"#;
     for used in [

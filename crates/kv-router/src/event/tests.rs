@@ -189,6 +189,7 @@ fn the_time_of_a_batch_may_be_any_number_or_none() {
 #[case::no_kind(Nil, Nil, true)]
 #[case::sink(Text("sink_full_attention"), Nil, true)]
 #[case::mla(Text("mla_attention"), Nil, true)]
+#[case::unknown(Text("unknown"), Nil, true)]
 #[case::window_without_kind(Nil, Int(128), false)]
 #[case::window(Text("sliding_window"), Int(128), false)]
 #[case::state(Text("mamba"), Nil, false)]

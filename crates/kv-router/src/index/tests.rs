@@ -504,6 +504,16 @@ fn an_unreadable_event_forgets_all_unless_it_only_stored() {
 }
 
 #[test]
+fn the_ids_show_a_block_size_that_is_left_out() {
+    let index = Index::new(BLOCK, PLENTY);
+    let mut worker = index.add().unwrap();
+    let prompt = mk_prompt(5, 6);
+    let unnamed = mk_with(&prompt, |it| it.block_size = 0);
+    worker.apply(&index, &unnamed).unwrap();
+    assert_eq!(overlap(&index, &prompt, worker.slot()).gpu, 6);
+}
+
+#[test]
 fn events_of_other_lengths_change_nothing() {
     let index = Index::new(BLOCK, PLENTY);
     let mut worker = index.add().unwrap();
@@ -511,6 +521,16 @@ fn events_of_other_lengths_change_nothing() {
     let other = mk_with(&prompt, |it| it.block_size = 16);
     assert_eq!(worker.apply(&index, &other), Err(Refused::BlockSize(16)));
     let short = mk_with(&prompt, |it| it.ids.truncate(23));
+    assert_eq!(worker.apply(&index, &short), Err(Refused::Length(6, 23)));
+    let unnamed = mk_with(&prompt, |it| {
+        it.block_size = 0;
+        it.ids.truncate(12);
+    });
+    assert_eq!(worker.apply(&index, &unnamed), Err(Refused::BlockSize(2)));
+    let short = mk_with(&prompt, |it| {
+        it.block_size = 0;
+        it.ids.truncate(23);
+    });
     assert_eq!(worker.apply(&index, &short), Err(Refused::Length(6, 23)));
     assert!(worker.is_empty());
     assert_eq!(

@@ -201,6 +201,14 @@ impl WorkerBlocks {
             self.store_known(index, hashes, tier);
             return Ok(Applied::Blocks(hashes.len()));
         }
+        // where an engine leaves the size out, the ids show it
+        let shown = ids.len().checked_div(hashes.len()).unwrap_or_default();
+        let is_shown = shown.checked_mul(hashes.len()) == Some(ids.len());
+        let block_size = match block_size {
+            0 if is_shown => shown as u64,
+            0 => index.block_size as u64,
+            size => size,
+        };
         if block_size != index.block_size as u64 {
             return Err(Refused::BlockSize(block_size));
         }

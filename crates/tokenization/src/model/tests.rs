@@ -264,8 +264,8 @@ fn loaded_with_config(write: impl FnOnce(&std::path::Path), transformers: Transf
 #[case::no_object(b"[]")]
 #[case::empty(b"")]
 #[case::no_text(b"{\"a\":\"\xff\xfe\"}\x00")]
-#[case::nested(&[b'['; 100_000])]
-#[case::large(&[b' '; 5 << 20])]
+#[case::nested(&vec![b'['; 100_000])]
+#[case::large(&vec![b' '; 5 << 20])]
 fn a_config_that_cannot_be_read_fails_no_model(#[case] config: &[u8]) {
     assert!(loaded_with_config(
         |path| fs::write(path, config).unwrap(),

@@ -196,10 +196,7 @@ fn content_is_a_list_where_the_template_goes_through_it(
 #[case::looked_up(&large("{{ {}[a] }}"))]
 #[case::got(&large("{{ {}.get(a) }}"))]
 #[case::named(&large("{{ {a: 1} }}"))]
-#[case::shared_tuples_without_parentheses(&format!(
-    "{{% set a0 = s, s %}}{}{{{{ a30 == a29 }}}}",
-    (1..31).map(|i| format!("{{% set a{i} = a{0}, a{0} %}}", i - 1)).collect::<String>()
-))]
+#[case::shared_tuples_without_parentheses(&doubled_tuples())]
 #[case::shared_batches(&shared("(l + l) | batch(2) | list"))]
 fn a_hostile_template_is_ended(#[case] source: &str) {
     let variables = format!(r#"{{"s": "{}"}}"#, "x".repeat(1000));
@@ -210,6 +207,25 @@ fn a_hostile_template_is_ended(#[case] source: &str) {
 fn large(used: &str) -> String {
     let list = "[[s] * 100000] * 1000";
     format!("{{% set a = {list} %}}{{% set b = {list} %}}{used}")
+}
+
+/// Compares tuples of two of the same tuple, thirty levels of them.
+fn doubled_tuples() -> String {
+    let mut source = "{% set a0 = s, s %}".to_owned();
+    for level in 1..31 {
+        let below = level - 1;
+        source += &[
+            "{% set a",
+            &level.to_string(),
+            " = a",
+            &below.to_string(),
+            ", a",
+            &below.to_string(),
+            " %}",
+        ]
+        .concat();
+    }
+    source + "{{ a30 == a29 }}"
 }
 
 /// Uses two lists of ten thousand items.
