@@ -22,6 +22,7 @@ mod http;
 mod listener;
 pub(crate) mod names;
 pub(crate) mod proto;
+mod redirect;
 mod route;
 mod secret;
 mod translate;

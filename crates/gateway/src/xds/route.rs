@@ -7,10 +7,11 @@ use crate::model::{
     Action, Backend, Chain, Epp, GatewayModel, Rule, VirtualHost, Weighted, prefix_of,
 };
 use crate::select;
-use crate::world::{HeaderEdit, PathMatch, Redirect, RouteFilter, RouteMatch};
+use crate::world::{HeaderEdit, PathMatch, RouteFilter, RouteMatch};
 
 use super::names::{self, FAILOVER};
-use super::proto::{core, duration, exactly, google, header, kinds, matcher, route, uint32};
+use super::proto::{core, duration, exactly, google, header, kinds, route, uint32};
+use super::redirect::{Origin, redirect};
 use super::{Options, errors, extproc, filters};
 
 use route::route_action::{ClusterNotFoundResponseCode, ClusterSpecifier};
@@ -36,13 +37,15 @@ const LAST_ATTEMPT: i64 = 2;
 pub(crate) fn edge(
     name: &str,
     model: &GatewayModel,
+    port: u16,
     chain: &Chain,
     options: &Options,
 ) -> route::RouteConfiguration {
+    let from = Origin::new(port, &chain.protocol);
     let vhosts = chain
         .vhosts
         .iter()
-        .map(|vhost| edge_host(model, vhost, options));
+        .map(|vhost| edge_host(model, vhost, from, options));
     route::RouteConfiguration {
         name: name.to_owned(),
         virtual_hosts: vhosts.collect(),
@@ -101,7 +104,12 @@ pub(crate) fn hop(
     }
 }
 
-fn edge_host(model: &GatewayModel, vhost: &VirtualHost, options: &Options) -> route::VirtualHost {
+fn edge_host(
+    model: &GatewayModel,
+    vhost: &VirtualHost,
+    from: Origin,
+    options: &Options,
+) -> route::VirtualHost {
     let domain = vhost.domain.to_string();
     if vhost.misdirected {
         return misdirected(domain);
@@ -109,7 +117,7 @@ fn edge_host(model: &GatewayModel, vhost: &VirtualHost, options: &Options) -> ro
     let routes = vhost
         .rules
         .iter()
-        .map(|rule| edge_route(model, rule, options));
+        .map(|rule| edge_route(model, rule, from, options));
     route::VirtualHost {
         name: domain.clone(),
         domains: vec![domain],
@@ -134,7 +142,7 @@ fn misdirected(domain: String) -> route::VirtualHost {
     }
 }
 
-fn edge_route(model: &GatewayModel, rule: &Rule, options: &Options) -> route::Route {
+fn edge_route(model: &GatewayModel, rule: &Rule, from: Origin, options: &Options) -> route::Route {
     let edits = Edits::of(&rule.filters);
     let mut made = route::Route {
         name: format!("{}/{}/{}", rule.id.route, rule.id.rule, rule.id.index),
@@ -147,7 +155,7 @@ fn edge_route(model: &GatewayModel, rule: &Rule, options: &Options) -> route::Ro
     };
     made.action = Some(match &rule.action {
         Action::Status(code) => direct(u32::from(*code)),
-        Action::Redirect(to) => route::route::Action::Redirect(redirect(to, &rule.matcher)),
+        Action::Redirect(to) => route::route::Action::Redirect(redirect(to, &rule.matcher, from)),
         Action::Forward(backends) => {
             made.response_headers_to_remove.push(FAILOVER.to_owned());
             made.request_body_buffer_limit = Some(google::UInt64Value {
@@ -365,58 +373,6 @@ fn direct(status: u32) -> route::route::Action {
         status,
         ..route::DirectResponseAction::default()
     })
-}
-
-fn redirect(to: &Redirect, matched: &RouteMatch) -> route::RedirectAction {
-    use route::redirect_action::{
-        PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier,
-    };
-    let code = match to.code {
-        301 => RedirectResponseCode::MovedPermanently,
-        303 => RedirectResponseCode::SeeOther,
-        307 => RedirectResponseCode::TemporaryRedirect,
-        308 => RedirectResponseCode::PermanentRedirect,
-        _ => RedirectResponseCode::Found,
-    };
-    let path = match (&to.full_path, &to.prefix, &matched.path) {
-        (Some(path), _, _) => Some(PathRewriteSpecifier::PathRedirect(path.clone())),
-        // A plain rewrite to `/` would leave the slash after the prefix: `//rest`.
-        (None, Some(new), PathMatch::Prefix(old)) if prefix_of(new).is_empty() => {
-            let old = prefix_of(old);
-            let regex = matcher::RegexMatcher {
-                regex: format!("^{}/*", escape(old)),
-                ..matcher::RegexMatcher::default()
-            };
-            Some(PathRewriteSpecifier::RegexRewrite(
-                matcher::RegexMatchAndSubstitute {
-                    pattern: Some(regex),
-                    substitution: "/".to_owned(),
-                },
-            ))
-        }
-        (None, Some(new), _) => Some(PathRewriteSpecifier::PrefixRewrite(new.clone())),
-        (None, None, _) => None,
-    };
-    route::RedirectAction {
-        host_redirect: to.hostname.clone().unwrap_or_default(),
-        port_redirect: to.port.unwrap_or_default().into(),
-        response_code: code.into(),
-        scheme_rewrite_specifier: to
-            .scheme
-            .clone()
-            .map(SchemeRewriteSpecifier::SchemeRedirect),
-        path_rewrite_specifier: path,
-        ..route::RedirectAction::default()
-    }
-}
-
-/// The text as a regular expression that matches it.
-fn escape(text: &str) -> String {
-    let escaped = text.chars().flat_map(|c| {
-        let special = !(c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '~'));
-        special.then_some('\\').into_iter().chain([c])
-    });
-    escaped.collect()
 }
 
 /// The header filters of a rule or backendRef, as Envoy has them.

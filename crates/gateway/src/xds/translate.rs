@@ -33,7 +33,7 @@ pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
         plan.listener(listener::edge(*port, one, options));
         for chain in &one.chains {
             let name = names::table(*port, &chain.protocol);
-            plan.table(route::edge(&name, model, chain, options));
+            plan.table(route::edge(&name, model, *port, chain, options));
         }
     }
     for (key, certificate) in &model.certificates {

@@ -1,0 +1,170 @@
+//! Redirects, as Gateway API defines the parts of a location that a filter leaves out.
+
+use crate::model::{Protocol, prefix_of};
+use crate::world::{PathMatch, Redirect, RouteMatch};
+
+use super::proto::{matcher, route};
+
+/// The listener that a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) is_https: bool,
+    pub(super) port: u16,
+}
+
+/// Where the client is sent from a listener, for the rule with this match.
+pub(super) fn redirect(to: &Redirect, matched: &RouteMatch, from: Origin) -> route::RedirectAction {
+    use route::redirect_action::{
+        PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier,
+    };
+    let code = match to.code {
+        301 => RedirectResponseCode::MovedPermanently,
+        303 => RedirectResponseCode::SeeOther,
+        307 => RedirectResponseCode::TemporaryRedirect,
+        308 => RedirectResponseCode::PermanentRedirect,
+        _ => RedirectResponseCode::Found,
+    };
+    let path = match (&to.full_path, &to.prefix, &matched.path) {
+        (Some(path), _, _) => Some(PathRewriteSpecifier::PathRedirect(path.clone())),
+        // A plain rewrite to `/` would leave the slash after the prefix: `//rest`.
+        (None, Some(new), PathMatch::Prefix(old)) if prefix_of(new).is_empty() => {
+            let old = prefix_of(old);
+            let regex = matcher::RegexMatcher {
+                regex: format!("^{}/*", escape(old)),
+                ..matcher::RegexMatcher::default()
+            };
+            Some(PathRewriteSpecifier::RegexRewrite(
+                matcher::RegexMatchAndSubstitute {
+                    pattern: Some(regex),
+                    substitution: "/".to_owned(),
+                },
+            ))
+        }
+        // What follows the matched `/` has no slash of its own.
+        (None, Some(new), PathMatch::Prefix(old)) if prefix_of(old).is_empty() => Some(
+            PathRewriteSpecifier::PrefixRewrite(format!("{}/", prefix_of(new))),
+        ),
+        (None, Some(new), _) => Some(PathRewriteSpecifier::PrefixRewrite(
+            prefix_of(new).to_owned(),
+        )),
+        (None, None, _) => None,
+    };
+    route::RedirectAction {
+        host_redirect: to.hostname.clone().unwrap_or_default(),
+        port_redirect: from.port(to).into(),
+        response_code: code.into(),
+        scheme_rewrite_specifier: to
+            .scheme
+            .clone()
+            .map(SchemeRewriteSpecifier::SchemeRedirect),
+        path_rewrite_specifier: path,
+        ..route::RedirectAction::default()
+    }
+}
+
+// === impl Origin ===
+
+impl Origin {
+    pub(super) fn new(port: u16, protocol: &Protocol) -> Self {
+        Self {
+            is_https: *protocol != Protocol::Http,
+            port,
+        }
+    }
+
+    /// The port to name in the location; 0 where Envoy's own way gives none, or the right one.
+    fn port(self, to: &Redirect) -> u16 {
+        let own = well_known(self.is_https);
+        let (scheme, port) = match to.scheme.as_deref() {
+            None => (Some(own), self.port),
+            Some("http") => (Some(well_known(false)), well_known(false)),
+            Some("https") => (Some(well_known(true)), well_known(true)),
+            Some(_) => (None, self.port),
+        };
+        let port = to.port.unwrap_or(port);
+        // Without a port of the redirect Envoy keeps that of the request's host, but for the well-known one.
+        let is_left_out = to.hostname.is_some() || self.port == own;
+        if Some(port) == scheme && is_left_out {
+            0
+        } else {
+            port
+        }
+    }
+}
+
+fn well_known(is_https: bool) -> u16 {
+    if is_https { 443 } else { 80 }
+}
+
+/// The text as a regular expression that matches it.
+fn escape(text: &str) -> String {
+    let escaped = text.chars().flat_map(|c| {
+        let special = !(c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '~'));
+        special.then_some('\\').into_iter().chain([c])
+    });
+    escaped.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("/", "/new", "/new/")]
+    #[case("/", "/new/", "/new/")]
+    #[case("/old", "/new/", "/new")]
+    #[case("/old/", "/new", "/new")]
+    fn prefix_and_rest_are_parted_by_one_slash(
+        #[case] old: &str,
+        #[case] new: &str,
+        #[case] wanted: &str,
+    ) {
+        let to = Redirect {
+            prefix: Some(new.into()),
+            ..Redirect::default()
+        };
+        let matched = RouteMatch {
+            path: PathMatch::Prefix(old.into()),
+            ..RouteMatch::default()
+        };
+        let from = Origin {
+            is_https: false,
+            port: 80,
+        };
+        let made = redirect(&to, &matched, from).path_rewrite_specifier;
+        let wanted = route::redirect_action::PathRewriteSpecifier::PrefixRewrite(wanted.to_owned());
+        assert_eq!(made, Some(wanted));
+    }
+
+    #[rstest]
+    #[case::listener_in((false, 8080), None, Some("a.b"), None, 8080)]
+    #[case::also_with_the_own_host((false, 8080), None, None, None, 8080)]
+    #[case::well_known_listener((false, 80), None, Some("a.b"), None, 0)]
+    #[case::well_known_tls_listener((true, 443), None, None, None, 0)]
+    #[case::tls_on_another((true, 80), None, None, None, 80)]
+    #[case::scheme_of_its_own((false, 80), Some("https"), None, None, 0)]
+    #[case::from_an_odd_port((false, 8080), Some("https"), None, None, 443)]
+    #[case::from_an_odd_port_to_a_host((false, 8080), Some("https"), Some("a.b"), None, 0)]
+    #[case::back((true, 8443), Some("http"), Some("a.b"), None, 0)]
+    #[case::port_of_its_own((false, 80), None, None, Some(8083), 8083)]
+    #[case::with_a_scheme((false, 80), Some("https"), Some("a.b"), Some(8443), 8443)]
+    #[case::well_known_of_the_other_scheme((false, 80), Some("https"), Some("a.b"), Some(80), 80)]
+    #[case::said_and_well_known((false, 8080), Some("http"), Some("a.b"), Some(80), 0)]
+    fn port_is_that_of_the_listener_or_of_the_scheme(
+        #[case] (is_https, port): (bool, u16),
+        #[case] scheme: Option<&str>,
+        #[case] host: Option<&str>,
+        #[case] said: Option<u16>,
+        #[case] wanted: u16,
+    ) {
+        let to = Redirect {
+            scheme: scheme.map(Into::into),
+            hostname: host.map(Into::into),
+            port: said,
+            ..Redirect::default()
+        };
+        assert_eq!(Origin { is_https, port }.port(&to), wanted);
+    }
+}
