@@ -155,13 +155,6 @@ impl Changes {
             ..Self::default()
         }
     }
-
-    fn endpoints(changed: bool) -> Self {
-        Self {
-            endpoints: changed,
-            ..Self::default()
-        }
-    }
 }
 
 // === impl Index ===

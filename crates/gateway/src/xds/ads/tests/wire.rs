@@ -82,6 +82,7 @@ impl Port {
             removal_delay: Duration::from_secs(30),
             limits,
             drain: CancellationToken::new(),
+            private_channel: false,
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
