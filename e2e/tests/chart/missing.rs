@@ -231,11 +231,11 @@ fn set_path(pointer: &str) -> String {
     let mut path = String::new();
     for part in pointer.split('/').skip(1) {
         if part.parse::<usize>().is_ok() {
-            path += &format!("[{part}]");
+            path.extend(["[", part, "]"]);
         } else {
             let dot = if path.is_empty() { "" } else { "." };
             let name = part.replace("~1", "/").replace('.', "\\.");
-            path += &format!("{dot}{name}");
+            path.extend([dot, &name]);
         }
     }
     path

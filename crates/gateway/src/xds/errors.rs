@@ -290,11 +290,12 @@ fn not_head() -> FilterSpecifier {
         header: Some(route::HeaderMatcher {
             name: ":method".to_owned(),
             invert_match: true,
+            // A request that cannot be read has none.
+            treat_missing_header_as_empty: true,
             header_match_specifier: Some(StringMatch(matcher::StringMatcher {
                 match_pattern: Some(head),
                 ..matcher::StringMatcher::default()
             })),
-            ..route::HeaderMatcher::default()
         }),
     })
 }

@@ -168,16 +168,7 @@ impl Args {
             },
             lora: max_loras.is_some(),
             lora_modules,
-            knobs: Knobs {
-                latency,
-                metrics: FakeMetrics::default(),
-                ready: true,
-                hang: false,
-                reject: false,
-                fail: None,
-                reset: None,
-                cut: None,
-            },
+            knobs: working(latency),
             mode,
             output_tokens,
             seed,
@@ -203,6 +194,20 @@ impl Args {
             .into_iter()
             .map(|place| settings.at(place, &pod_name, &kv_events))
             .collect()
+    }
+}
+
+/// A server that does all it is asked for.
+fn working(latency: LatencyKnobs) -> Knobs {
+    Knobs {
+        latency,
+        metrics: FakeMetrics::default(),
+        ready: true,
+        hang: false,
+        reject: false,
+        fail: None,
+        reset: None,
+        cut: None,
     }
 }
 

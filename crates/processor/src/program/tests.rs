@@ -27,7 +27,7 @@ struct Program {
 // === impl Program ===
 
 impl Program {
-    async fn start(flags: &[&str]) -> Self {
+    fn start(flags: &[&str]) -> Self {
         let base = TempDir::new().unwrap();
         sample::write(&base.path().join("tiny")).unwrap();
         let file = base.path().join("models.yaml");
@@ -90,7 +90,7 @@ async fn ask(address: SocketAddr, method: &str, path: &str, body: &'static str) 
 
 #[tokio::test]
 async fn each_port_has_its_paths_and_probes_name_the_models_that_failed() {
-    let program = Program::start(&[]).await;
+    let program = Program::start(&[]);
     program.until_ready(true).await;
     let (_, ready) = ask(program.admin, "GET", "/readyz", "").await;
     assert!(
@@ -128,7 +128,7 @@ async fn with_a_certificate_calls_and_ids_go_over_tls() {
     write("tls.crt", certificate.pem().as_bytes());
     write("tls.key", key.serialize_pem().as_bytes());
     write("ca.crt", &ca.pem());
-    let program = Program::start(&["--cert-path", dir.path().to_str().unwrap()]).await;
+    let program = Program::start(&["--cert-path", dir.path().to_str().unwrap()]);
     program.until_ready(true).await;
     let trust = TrustFiles {
         ca_file: Some(dir.path().join("ca.crt")),
@@ -159,7 +159,7 @@ async fn a_token_cache_that_cannot_be_reached_costs_the_key_alone() {
         "--token-transfer",
         "cache",
     ];
-    let program = Program::start(&nobody).await;
+    let program = Program::start(&nobody);
     program.until_ready(true).await;
     assert_eq!(program.tokens, None);
     let call = r#"{"request_body":{"model":"tiny","prompt":"a"}}"#;
@@ -170,14 +170,14 @@ async fn a_token_cache_that_cannot_be_reached_costs_the_key_alone() {
 
 #[tokio::test]
 async fn without_a_token_cache_there_is_no_token_port() {
-    let program = Program::start(&["--token-cache-endpoint", "none"]).await;
+    let program = Program::start(&["--token-cache-endpoint", "none"]);
     program.until_ready(true).await;
     assert_eq!(program.tokens, None);
 }
 
 #[tokio::test]
 async fn a_drain_is_not_ready_at_once_and_ends_when_the_last_calls_have() {
-    let program = Program::start(&["--drain-timeout", "2s"]).await;
+    let program = Program::start(&["--drain-timeout", "2s"]);
     program.until_ready(true).await;
     program.shutdown.drain.cancel();
     program.until_ready(false).await;

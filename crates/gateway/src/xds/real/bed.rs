@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crd::networks::Cidr;
@@ -186,12 +186,17 @@ impl Bed {
     pub(super) async fn restart_ads(&mut self) {
         let (address, serving) = &self.ads;
         serving.abort();
-        let listener = loop {
-            match TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                Err(_) => sleep(Duration::from_millis(20)).await,
+        let free = async {
+            loop {
+                match TcpListener::bind(address).await {
+                    Ok(listener) => break listener,
+                    Err(_) => sleep(Duration::from_millis(20)).await,
+                }
             }
         };
+        let listener = timeout(LIMIT, free)
+            .await
+            .expect("the address is free in time");
         let server = mk_server(self.snapshots.subscribe(), self.proxies.clone(), false);
         let serving = serve_on(listener, server, self.credentials.clone());
         self.ads.1 = self.tasks.spawn(serving);
@@ -488,7 +493,23 @@ fn spoil((name, resource): (&String, &mut Arc<Resource>)) {
     }
 }
 
+/// A port that no other test of this process gets. It is below those that the system gives to connections, which would take it
+/// before it is bound.
 pub(super) async fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    listener.local_addr().unwrap().port()
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 12_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..COUNT {
+        let nth = GIVEN.fetch_add(1, Ordering::Relaxed);
+        // Processes that run at the same time begin at different places.
+        let offset = std::process::id().wrapping_mul(37).wrapping_add(nth) % COUNT;
+        let port = u16::try_from(FIRST + offset).unwrap();
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+            .await
+            .is_ok()
+        {
+            return port;
+        }
+    }
+    panic!("all ports are taken");
 }
