@@ -27,6 +27,12 @@ pub(crate) fn table(port: u16, protocol: &Protocol) -> String {
     }
 }
 
+/// Whether the route table of this name is one of the [`edge`]'s.
+pub(crate) fn is_table_of(table: &str, edge: &str) -> bool {
+    let rest = table.strip_prefix(edge);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// The certificate of a Kubernetes Secret.
 pub(crate) fn certificate(secret: &Key) -> String {
     format!("cert/{secret}")

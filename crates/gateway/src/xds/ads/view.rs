@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::xds::{Kind, Resource};
+use crate::xds::{Kind, Resource, names};
 use moment::Moment;
 
 use super::{ACK_LIMIT, Ads, Request, TypeState, is_edge, ready};
@@ -33,17 +33,19 @@ impl Ads {
         let Some(snapshot) = &self.snapshot else {
             return false;
         };
-        let has = |kind: Kind, name: &str| {
-            let known = &self.types[kind as usize].known;
-            known.get(name).is_some_and(Option::is_some)
+        let accepted = |kind: Kind| {
+            let known = self.types[kind as usize].known.iter();
+            known.filter(|(_, version)| version.is_some())
         };
+        let has = |edge: &str| accepted(Kind::Listener).any(|(name, _)| name == edge);
+        let routes =
+            |edge: &str| accepted(Kind::Routes).any(|(name, _)| names::is_table_of(name, edge));
         let mut edges = snapshot
             .listeners
             .keys()
             .filter(|name| is_edge(name))
             .peekable();
-        edges.peek().is_none()
-            || edges.any(|name| has(Kind::Listener, name) && has(Kind::Routes, name))
+        edges.peek().is_none() || edges.any(|name| has(name) && routes(name))
     }
 
     /// What Envoy has and the snapshot has not.

@@ -33,6 +33,24 @@ fn the_table_comes_after_that_of_an_edge() {
     assert!(ads.is_current());
 }
 
+/// Filter chains of HTTPS have tables of their own.
+#[test]
+fn a_table_of_a_chain_is_one_of_its_edge() {
+    let mut snapshot = (*mk_snapshot(&[], "x")).clone();
+    snapshot.listeners = BTreeMap::from([("edge/443".to_owned(), mk_resource("edge", false))]);
+    for (table, is_its_own) in [("edge/443/*.b", true), ("edge/4430/*.b", false)] {
+        snapshot.routes = BTreeMap::from([(table.to_owned(), mk_resource("table", false))]);
+        let mut ads = Ads::new(DELAY, BTreeSet::new());
+        ads.on(Input::Snapshot(Arc::new(snapshot.clone())), ms(0));
+        let (_, effects) = start(&mut ads);
+        ads.on(answer(sent(&effects)[0], None), ms(1));
+        let effects = ads.on(subscribe(Kind::Routes, &[table]), ms(2));
+        let effects = ads.on(answer(sent(&effects)[0], None), ms(3));
+        let expected: &[&str] = if is_its_own { &["rds +ready"] } else { &[] };
+        assert_eq!(brief(&effects), expected, "{table}");
+    }
+}
+
 #[test]
 fn a_gateway_without_listeners_keeps_no_envoy_waiting() {
     let mut ads = Ads::new(DELAY, BTreeSet::new());
