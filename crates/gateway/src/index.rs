@@ -88,6 +88,8 @@ pub(crate) struct Index {
     /// What of our infrastructure there is.
     pub(crate) parts: BTreeMap<(Part, Key), Value>,
     listed: BTreeSet<Source>,
+    /// How often in a row a Secret that is not known was denied.
+    denials: BTreeMap<Key, u32>,
     /// Objects that are there and do not decode, since the last complete list or failure: what is
     /// known of them stays.
     odd: BTreeMap<Source, BTreeSet<Key>>,
@@ -160,11 +162,15 @@ impl Changes {
 // === impl Index ===
 
 impl Index {
-    /// Whether the first list of all kinds that there are, and of these, is in.
+    /// Whether the first list of all kinds that there are, and of these, is in. A Secret is the concern of the Gateways that
+    /// name it, and no other waits for it.
     pub(crate) fn has_listed(&self, more: &BTreeSet<Source>) -> bool {
         let kinds = KINDS.iter().map(|kind| Source::Kind(kind));
+        let more = more
+            .iter()
+            .filter(|source| !matches!(source, Source::Secret(_)));
         kinds
-            .chain(more.iter().cloned())
+            .chain(more.cloned())
             .all(|source| self.listed.contains(&source))
     }
 
@@ -371,6 +377,7 @@ impl Index {
             }
             Source::Secret(key) => {
                 self.world.certificates.remove(key);
+                self.denials.remove(key);
             }
             Source::Kind(_) => {}
         }

@@ -122,10 +122,7 @@ impl Index {
                 "may not be listed: other clusters are denied only what --deny-cidr names of these networks"
             );
         }
-        // the role may allow some Secrets only, and the listeners of the others say so
-        let denied = matches!(source, Source::Secret(_))
-            && matches!(update, Update::Failed(failure) if failure.is_denied());
-        if is_listed(update) || refused || hidden || denied {
+        if is_listed(update) || refused || hidden {
             self.listed.insert(source);
         }
         noted

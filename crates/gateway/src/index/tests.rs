@@ -400,7 +400,7 @@ fn certificate_follows_its_secret() {
 fn secret_that_cannot_be_read_is_known_to_be_so() {
     let cert = Key::new("ns", "cert");
     for (updates, expected) in [
-        (vec![denied()], BadSecret::Denied),
+        ((0..4).map(|_| denied()).collect(), BadSecret::Denied),
         (
             vec![odd("cert"), Update::Reset(Vec::new())],
             BadSecret::Undecodable,
@@ -411,6 +411,21 @@ fn secret_that_cannot_be_read_is_known_to_be_so() {
             on(&mut index, Event::Secret(cert.clone(), update));
         }
         assert_eq!(index.world.certificates[&cert], Err(expected));
-        assert!(index.listed.contains(&Source::Secret(cert.clone())));
     }
+}
+
+/// An API server that has just started may deny what it allows a moment later, and one Secret is no reason to serve nobody.
+#[test]
+fn secret_that_is_denied_for_a_moment_is_not_known_and_holds_nothing_else_back() {
+    let cert = Key::new("ns", "cert");
+    let mut index = Index::default();
+    for _ in 0..3 {
+        on(&mut index, Event::Secret(cert.clone(), denied()));
+        assert!(!index.world.certificates.contains_key(&cert));
+    }
+    let kinds = KINDS.map(Source::Kind);
+    index.listed.extend(kinds);
+    let more = [Source::Secret(cert.clone()), Source::Pods(cert)];
+    assert!(index.has_listed(&more[..1].iter().cloned().collect()));
+    assert!(!index.has_listed(&more.into_iter().collect()));
 }

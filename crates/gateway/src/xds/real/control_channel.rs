@@ -1,5 +1,9 @@
 //! The control channel of the real Envoy: both ends show certificates, and probes see whether it serves.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use crate::fixture::{add_route, key, mk_ref, mk_route, mk_rule};
 
 use super::bed::Bed;
@@ -38,9 +42,16 @@ async fn envoy_that_refuses_its_edges_is_not_ready_until_it_has_one() {
     let mut bed = Bed::launch(|_| {}, None, true, false).await;
     bed.wait("Envoy refuses the edge", || async { bed.refused() > 0 })
         .await;
-    // it has all else, and would be ready by itself within milliseconds
-    assert_eq!(bed.probe().await, None);
-    assert!(bed.proxies.connected()[0].current);
+    bed.wait("Envoy has all else", || async {
+        bed.proxies.connected()[0].current
+    })
+    .await;
+    // it would be ready by itself within milliseconds
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        assert_eq!(bed.probe().await, None);
+        sleep(Duration::from_millis(50)).await;
+    }
 
     bed.is_spoiled = false;
     bed.publish();
