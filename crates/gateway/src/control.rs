@@ -368,6 +368,7 @@ mod tests {
             .insert(key("own"), Some(parameters::parse("replicas: 1")));
         assert_eq!(decided(&world, &listed).models, before.models);
     }
+
     #[test]
     fn gateway_stays_as_it_is_until_its_secrets_are_listed() {
         let (mut world, settings) = (mk_world(), mk_settings());

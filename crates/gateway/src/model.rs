@@ -83,7 +83,7 @@ pub(crate) struct PortModel {
     pub(crate) chains: Vec<Chain>,
 }
 
-/// Connections to a port that are served alike, with a route table of their own.
+/// Connections to a port that have one route table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub(crate) protocol: Protocol,

@@ -21,7 +21,7 @@ const DAY: u64 = 24 * 60 * 60;
 /// Of the authority: longer than any installation keeps it, as there is one way alone to replace it, by hand.
 const AUTHORITY_LIFE: u64 = 3650 * DAY;
 
-/// Of the server's certificate, which lives in memory and is made anew each [`SERVER_RENEWAL`].
+/// Life of the server's certificate, which is in memory alone and is replaced each [`SERVER_RENEWAL`].
 const SERVER_LIFE: u64 = 2 * DAY;
 pub(crate) const SERVER_RENEWAL: Duration = Duration::from_secs(DAY / 2);
 
@@ -124,7 +124,7 @@ impl Authority {
         })
     }
 
-    /// Its certificate.
+    /// The certificate of this authority, in PEM.
     pub(crate) fn pem(&self) -> &str {
         &self.pem
     }

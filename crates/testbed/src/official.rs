@@ -52,7 +52,7 @@ const END_MARGIN: Duration = Duration::from_mins(1);
 /// A run of a suite.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Which suite.
+    /// The suite to run.
     pub suite: Suite,
     /// Its test program, built from `e2e/conformance`.
     pub program: PathBuf,

@@ -31,7 +31,7 @@ impl CertificateInfo {
         Self::of(&first)
     }
 
-    /// Of a certificate.
+    /// Reads a certificate in DER.
     ///
     /// # Errors
     /// When it cannot be parsed.

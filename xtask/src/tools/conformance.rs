@@ -48,7 +48,7 @@ impl Suite {
         }
     }
 
-    /// Of the suite.
+    /// The version of the suite, as its report names it.
     pub(crate) fn version(self) -> &'static str {
         match self {
             Self::Inference => INFERENCE_EXTENSION,

@@ -1,4 +1,4 @@
-//! The rights that an object records of its member, so that `kubectl mci join` can be told the same. Pure.
+//! The rights that an object records of its member: advice to run `kubectl mci join` again repeats them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Granted {
     export_namespaces: Recorded,
 }
 
-/// One of them.
+/// One right, as the object has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Recorded {
     /// The object was not read, or its text cannot be read.

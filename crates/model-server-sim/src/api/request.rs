@@ -64,7 +64,7 @@ pub(crate) struct Request {
 pub(crate) struct Keeping {
     /// Who keeps it.
     pub(crate) by: ApiServer,
-    /// It is kept.
+    /// Whether clients can ask for it again.
     pub(crate) is_stored: bool,
     /// Its client gets it later.
     pub(crate) is_in_background: bool,

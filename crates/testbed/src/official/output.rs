@@ -11,9 +11,9 @@ const KEPT_LINES: usize = 60;
 /// How a test ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It passed.
+    /// The test passed.
     Passed,
-    /// It failed.
+    /// The test failed.
     Failed,
     /// It was not run.
     Skipped,
