@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, header};
 use kube::Api;
 use serde_json::json;
 use testbed::{Cluster, Requests, eventually, isthmus};
+use tokio_util::sync::CancellationToken;
 
 use e2e::compare::{condition, same, strip, without_messages};
 use e2e::environment::Environment;
@@ -106,6 +107,8 @@ pub(crate) async fn a_pool_is_imported_with_the_gateways_that_lead_to_it(
     .await?;
     // what the entry says is all that a client in another cluster needs
     answered_through(environment, &entry.parents[0]).await?;
+    // west's gateway does the same for its own clients, who name a host that east's Gateway does not have
+    environment.serving().await?;
 
     // the Gateway's last route to the pool goes, and the Gateway gives the pool up: the entry stays and says so
     east.kubectl(&["delete", "httproute", "front", "-n", "llm"])
@@ -124,7 +127,7 @@ pub(crate) async fn a_pool_is_imported_with_the_gateways_that_lead_to_it(
     clear(east).await
 }
 
-pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
+pub(crate) async fn a_mode_switch_replaces_the_entry_in_place_and_costs_no_request(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
@@ -143,25 +146,38 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
         }
     };
     let there = holds(&imports, isthmus::POOL, "an entry of one mode", is_whole);
-    let switched = switch_there_and_back(east, &imports);
-    let (there, switched) = tokio::join!(there, switched);
+    let done = CancellationToken::new();
+    let switched = async {
+        let _done = done.clone().drop_guard();
+        switch_there_and_back(environment, &imports).await
+    };
+    let traffic = async {
+        let mut sent = 0;
+        while !done.is_cancelled() {
+            let answered = environment.answered(1).await;
+            answered.with_context(|| format!("after {sent} requests while the mode changes"))?;
+            sent += 1;
+        }
+        anyhow::Ok(())
+    };
+    let (there, switched, answered) = tokio::join!(there, switched, traffic);
     there?;
     let after = switched?;
+    answered?;
     ensure!(
         before.metadata.uid == after.metadata.uid,
         "the import was made anew"
     );
-    environment.serving().await?;
     clear(east).await
 }
 
-/// To ParentMode and back; the import in EndpointMode.
+/// To ParentMode and back, each until requests are answered; the import in EndpointMode.
 async fn switch_there_and_back(
-    east: &Cluster,
+    environment: &Environment,
     imports: &Api<InferencePoolImport>,
 ) -> Result<InferencePoolImport> {
     for mode in ["ParentMode", "EndpointMode"] {
-        isthmus::annotate(east, &format!("{MODE}={mode}")).await?;
+        isthmus::annotate(&environment.east, &format!("{MODE}={mode}")).await?;
         let wanted = if mode == "ParentMode" {
             RoutingMode::ParentMode
         } else {
@@ -180,6 +196,7 @@ async fn switch_there_and_back(
             }
         })
         .await?;
+        environment.serving().await?;
     }
     Ok(imports.get(isthmus::POOL).await?)
 }
