@@ -144,7 +144,8 @@ fn ineligible(name: &str, why: &Ineligible) -> String {
         Ineligible::InvalidName => format!("{} {reason}", quoted(name)),
         Ineligible::AddressDenied(_)
         | Ineligible::NetworksDenied
-        | Ineligible::NetworksUnknown(_) => {
+        | Ineligible::NetworksUnknown(_)
+        | Ineligible::HostnameUnknown => {
             format!("{name} {reason} ({why})")
         }
         _ => format!("{name} {reason}"),
