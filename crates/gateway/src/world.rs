@@ -279,6 +279,8 @@ pub(crate) struct PickerRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InferencePoolImport {
     pub(crate) generation: i64,
+    /// The `InferencePool` of the same key joins, under the name of this cluster.
+    pub(crate) include_local: bool,
     pub(crate) clusters: Vec<ImportedCluster>,
 }
 
@@ -290,11 +292,14 @@ pub(crate) struct ImportedCluster {
     pub(crate) target_ports: Vec<u16>,
     pub(crate) app_protocol: Option<String>,
     pub(crate) picker: Option<RemotePicker>,
+    pub(crate) parents: Vec<RemoteParent>,
     /// Networks of its pods, as the controller has them; those that are no network are left out.
     pub(crate) pod_cidrs: Vec<Cidr>,
     pub(crate) accepted: bool,
     /// Condition Ready is False, with its reason.
     pub(crate) not_ready: Option<String>,
+    /// When it goes, in seconds since 1970: its export is being withdrawn.
+    pub(crate) drain_until: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -307,6 +312,41 @@ pub(crate) struct RemotePicker {
     pub(crate) port: Option<u16>,
     pub(crate) app_protocol: Option<String>,
     pub(crate) health_port: Option<u16>,
+    pub(crate) metrics: Option<MetricsPort>,
+    pub(crate) fail_open: bool,
+}
+
+/// A Gateway of an exporting cluster that leads to the pool there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RemoteParent {
+    pub(crate) addresses: Vec<String>,
+    /// Under which its routes lead to the pool; empty: any, or not known.
+    pub(crate) hostnames: Vec<String>,
+    pub(crate) listeners: Vec<RemoteListener>,
+    /// Condition Programmed is False.
+    pub(crate) unprogrammed: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RemoteListener {
+    pub(crate) port: u16,
+    pub(crate) https: bool,
+    /// `None`: any host.
+    pub(crate) hostname: Option<String>,
+}
+
+/// Where an endpoint picker serves its metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MetricsPort {
+    pub(crate) port: u16,
+    pub(crate) secret: Option<SecretRef>,
+}
+
+/// As the import says it, unchecked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SecretRef {
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -405,6 +445,19 @@ impl fmt::Debug for HeaderEdit {
             .field("add", &names(&self.add))
             .field("remove", &self.remove)
             .finish()
+    }
+}
+
+// === impl RemotePicker ===
+
+impl RemotePicker {
+    /// Where it is reached: at its ready pods, where they are known.
+    pub(crate) fn given(&self) -> &[String] {
+        if self.endpoints.is_empty() {
+            &self.addresses
+        } else {
+            &self.endpoints
+        }
     }
 }
 

@@ -1,17 +1,15 @@
 //! Pools, imports and Services that rules name, as Envoy needs them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crd::networks::Cidr;
-
 use crate::select::{self, Ineligible};
-use crate::text::is_label;
 use crate::world::{InferencePoolImport, Key, World};
 
 use super::refs::{find_port, picker};
 use super::{
-    Backend, Epp, EppAddresses, EppTls, GatewayModel, HealthPort, Import, Imported, Pool,
-    ServiceBackend, Settings,
+    Backend, Epp, EppAddresses, EppTls, GatewayModel, HealthPort, Import, Imported, Mode, Pool,
+    Readiness, ServiceBackend, Settings,
 };
 
 /// `appProtocol` of plaintext HTTP/2.
@@ -25,6 +23,7 @@ pub(crate) fn include(
     model: &mut GatewayModel,
     world: &World,
     settings: &Settings,
+    imports: &BTreeMap<Key, Arc<Import>>,
     backend: &Backend,
 ) {
     match backend {
@@ -46,11 +45,14 @@ pub(crate) fn include(
             }
         }
         Backend::Import(key) => {
-            if !model.imports.contains_key(key)
-                && let Some(import) = world.imports.get(key)
-            {
-                let import = make_import(key, import, settings, &world.own_networks);
-                model.imports.insert(key.clone(), Arc::new(import));
+            if let Some(import) = imports.get(key) {
+                model.imports.insert(key.clone(), Arc::clone(import));
+                for (_, mode) in import.hops() {
+                    if let Mode::Local(pool) = mode {
+                        let pool = Backend::Pool(pool.clone());
+                        include(model, world, settings, imports, &pool);
+                    }
+                }
             }
         }
         Backend::Invalid => {}
@@ -92,32 +94,41 @@ fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
     })
 }
 
-/// `own` are the networks of this cluster that nothing remote may name.
 pub(crate) fn make_import(
+    world: &World,
+    settings: &Settings,
     key: &Key,
     import: &InferencePoolImport,
-    settings: &Settings,
-    own: &[Cidr],
 ) -> Import {
-    let mut clusters: Vec<Imported> = import
-        .clusters
-        .iter()
-        .map(|cluster| Imported {
-            name: cluster.name.clone(),
-            // Names of Envoy's resources are made of it, and `@pool` would be that of a local pool's hop.
-            state: if is_label(&cluster.name) {
-                select::usable(cluster, settings, own)
-            } else {
-                Err(Ineligible::InvalidName)
-            },
-        })
-        .collect();
+    let entries = import.clusters.iter();
+    let entries = entries.map(|entry| select::imported(key, entry, settings, &world.own_networks));
+    let local = import.include_local.then(|| local(world, settings, key));
+    // The sort is stable: before an entry that has this cluster's name.
+    let mut clusters: Vec<Imported> = local.flatten().into_iter().chain(entries).collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
     clusters.dedup_by(|a, b| a.name == b.name);
     Import {
         key: key.clone(),
         clusters,
     }
+}
+
+/// The pool of this cluster as one of those of its import.
+fn local(world: &World, settings: &Settings, key: &Key) -> Option<Imported> {
+    let pool = world.pools.get(key)?;
+    let has_picker = matches!(picker(world, key, pool), Some(Ok(_)));
+    Some(Imported {
+        name: settings.cluster_name.clone(),
+        mode: if has_picker {
+            Ok(Mode::Local(key.clone()))
+        } else {
+            Err(Ineligible::EndpointPickerMissing)
+        },
+        readiness: Readiness::Ready,
+        http2: is_h2c(pool.app_protocol.as_deref()),
+        fail_open: pool.picker.as_ref().is_some_and(|picker| picker.fail_open),
+        metrics: None,
+    })
 }
 
 pub(crate) fn is_h2c(app_protocol: Option<&str>) -> bool {

@@ -17,6 +17,7 @@ mod epp;
 mod errors;
 mod headers;
 mod https;
+mod imports;
 mod pod;
 
 use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP};

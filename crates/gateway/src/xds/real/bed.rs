@@ -19,12 +19,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use crate::fixture::{
-    add_route, add_slice, key, mk_import, mk_options, mk_ref, mk_route, mk_rule, mk_settings,
-    mk_world,
+    add_route, add_slice, key, mk_import, mk_options, mk_ref, mk_route, mk_rule, mk_selection,
+    mk_settings, mk_world,
 };
 use crate::infra::bootstrap;
 use crate::metrics::AdsMetrics;
 use crate::model::{Settings, build};
+use crate::select::Selection;
 use crate::world::{Endpoints, World};
 use crate::xds::ads::connections::{Limits, Trust, serve};
 use crate::xds::ads::proxies::Proxies;
@@ -68,9 +69,12 @@ pub(super) struct Bed {
     pub(super) world: World,
     pub(super) endpoints: Endpoints,
     pub(super) settings: Settings,
+    pub(super) options: Options,
+    /// How imports are shared; none: equally.
+    pub(super) selection: Option<Selection>,
     /// Requests as the pods read them.
     pub(super) seen: Seen,
-    edge: u16,
+    pub(super) edge: u16,
     pub(super) pods: u16,
     picker: u16,
 }
@@ -173,6 +177,11 @@ impl Bed {
             world,
             endpoints,
             settings,
+            options: Options {
+                bind_address: Ipv4Addr::LOCALHOST.into(),
+                ..mk_options()
+            },
+            selection: None,
             seen,
             edge,
             pods,
@@ -228,15 +237,17 @@ impl Bed {
     }
 
     pub(super) fn publish(&self) {
-        let options = Options {
-            bind_address: Ipv4Addr::LOCALHOST.into(),
-            ..mk_options()
-        };
-        let (models, _) = build(&self.world, &self.settings);
+        let (models, wanted) = build(&self.world, &self.settings);
+        let equal = || mk_selection(&wanted);
+        let selection = self.selection.clone().unwrap_or_else(equal);
         let made: BTreeMap<_, Arc<Snapshot>> = models
             .iter()
             .map(|model| {
-                let mut snapshot = assign(&translate(model, &options), &self.endpoints);
+                let mut snapshot = assign(
+                    &translate(model, &self.options),
+                    &self.endpoints,
+                    &selection,
+                );
                 if self.is_spoiled {
                     snapshot.listeners.iter_mut().for_each(spoil);
                 }
@@ -244,6 +255,11 @@ impl Bed {
             })
             .collect();
         self.snapshots.send_replace(Arc::new(made));
+    }
+
+    /// The route tables that Envoys were sent last.
+    pub(super) fn routes(&self) -> BTreeMap<String, Arc<Resource>> {
+        self.snapshots.borrow()[&key("gw")].routes.clone()
     }
 
     /// Starts an EPP that picks among these.
@@ -263,6 +279,12 @@ impl Bed {
             }
         });
         epp
+    }
+
+    /// Starts a pod at an address where there is none yet.
+    pub(super) async fn pod(&mut self, ip: Ipv4Addr) {
+        let listener = TcpListener::bind((ip, self.pods)).await.unwrap();
+        self.tasks.spawn(pod::serve(listener, self.seen.clone()));
     }
 
     /// Starts a pod that closes each connection at its second request.

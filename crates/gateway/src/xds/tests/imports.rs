@@ -1,0 +1,268 @@
+//! What Envoys have of an import, and what of it follows from how requests are shared.
+
+use crate::model::GatewayModel;
+use crate::select::{Assigned, Health, Selection};
+use crate::world::ImportedCluster;
+use crate::xds::Plan;
+
+use super::*;
+
+fn mk_model(change: impl FnOnce(&mut Vec<ImportedCluster>)) -> GatewayModel {
+    let mut import = mk_import(&[("east", "10.2.0.9"), ("south", "10.3.0.9")]);
+    change(&mut import.clusters);
+    let mut world = mk_world();
+    world.imports.insert(key("llm"), import);
+    let (mut models, _) = build(&world, &mk_settings());
+    models.remove(0)
+}
+
+fn mk_plan(model: &GatewayModel) -> Plan {
+    translate(model, &mk_options())
+}
+
+/// Of each priority the clusters with their weight and health.
+fn show_hops(model: &GatewayModel, selection: &Selection) -> Vec<Vec<String>> {
+    let snapshot = assign(&mk_plan(model), &mk_endpoints(), selection);
+    let bytes = &snapshot.endpoints["import/ns/llm"].bytes;
+    let made = endpoint::ClusterLoadAssignment::decode(&bytes[..]).unwrap();
+    let strict = made
+        .policy
+        .and_then(|policy| policy.overprovisioning_factor);
+    assert_eq!(strict.is_some(), made.endpoints.len() > 1);
+    for (number, locality) in made.endpoints.iter().enumerate() {
+        assert_eq!(usize::try_from(locality.priority), Ok(number));
+    }
+    let localities = made.endpoints.iter().map(|locality| {
+        let hosts = locality.lb_endpoints.iter().map(show_hop);
+        hosts.collect()
+    });
+    localities.collect()
+}
+
+fn show_hop(host: &endpoint::LbEndpoint) -> String {
+    let Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(at)) = &host.host_identifier else {
+        panic!("{host:?}");
+    };
+    let address = at.address.as_ref().unwrap().address.as_ref();
+    let Some(core::address::Address::EnvoyInternalAddress(address)) = address else {
+        panic!("{host:?}");
+    };
+    let Some(core::envoy_internal_address::AddressNameSpecifier::ServerListenerName(name)) =
+        &address.address_name_specifier
+    else {
+        panic!("{host:?}");
+    };
+    let weight = host.load_balancing_weight.map_or(0, |weight| weight.value);
+    let cluster = name.strip_prefix("hop/ns/llm/").unwrap();
+    format!("{cluster} {weight} {:?}", host.health_status())
+}
+
+/// The edge table of a Gateway may have 1000 routes, and each change of it goes to each Envoy.
+#[test]
+fn readiness_changes_the_assignment_of_its_import_and_nothing_else() {
+    let ready = mk_model(|_| {});
+    let selection = |model: &GatewayModel| Selection::equal(model.imports.values().map(|i| &**i));
+    let before = show_hops(&ready, &selection(&ready));
+    assert_eq!(before, [["east 500 Unknown", "south 500 Unknown"]]);
+    let changes: [(fn(&mut ImportedCluster), &str); 3] = [
+        (
+            |entry| entry.not_ready = Some("NoReadyEndpoint".into()),
+            "south 0 Unhealthy",
+        ),
+        (
+            |entry| entry.not_ready = Some("Draining".into()),
+            "south 0 Draining",
+        ),
+        (|entry| entry.drain_until = Some(1), "south 0 Draining"),
+    ];
+    for (change, south) in changes {
+        let after = mk_model(|clusters| change(&mut clusters[1]));
+        assert_eq!(mk_plan(&after), mk_plan(&ready), "{south}");
+        let hops = show_hops(&after, &selection(&after));
+        assert_eq!(hops, [["east 1000 Unknown", south]]);
+    }
+}
+
+/// Envoy refuses an assignment whose priorities have gaps.
+#[test]
+fn priorities_are_numbered_without_gaps_and_those_without_a_share_drain() {
+    let model = mk_model(|clusters| {
+        for name in ["north", "west"] {
+            let entry = ImportedCluster {
+                name: name.into(),
+                ..clusters[0].clone()
+            };
+            clusters.push(entry);
+        }
+    });
+    let one = |weight, priority, health| Assigned {
+        weight,
+        priority,
+        health,
+    };
+    let assigned = [
+        ("east", one(1000, 7, Health::Healthy)),
+        ("south", one(700, 2, Health::Unhealthy)),
+        ("west", one(0, 2, Health::Healthy)),
+        ("gone", one(1000, 0, Health::Healthy)),
+    ];
+    let assigned = assigned.map(|(name, one)| (name.to_owned(), one));
+    let mut selection = Selection::default();
+    assert_eq!(show_hops(&model, &selection), [[""; 0]]);
+    selection.insert(key("llm"), assigned.into());
+    let hops = show_hops(&model, &selection);
+    let expected = [
+        vec!["south 700 Unhealthy", "west 0 Draining"],
+        vec!["east 1000 Unknown"],
+    ];
+    assert_eq!(hops, expected);
+}
+
+fn mk_world_with(entries: Vec<ImportedCluster>) -> World {
+    let mut world = mk_world();
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    import.clusters = entries;
+    world
+}
+
+#[test]
+fn parent_is_reached_through_a_hop_that_picks_nothing() {
+    let hosts = ["llm.south.example", "*.models.example"];
+    let entry = mk_parent_entry("south", "10.3.0.7", &[443], &hosts);
+    let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
+    let cluster = show(&snapshot, Kind::Cluster, "parent/ns/llm/south");
+    insta::assert_snapshot!("parent_https", cluster);
+    let routes = show(&snapshot, Kind::Routes, "hop/ns/llm/south");
+    insta::assert_snapshot!("parent_routes", routes);
+    let listener = show(&snapshot, Kind::Listener, "hop/ns/llm/south");
+    assert!(!listener.contains("ExternalProcessor"), "{listener}");
+    let hosts = show(&snapshot, Kind::Endpoints, "parent/ns/llm/south");
+    assert!(hosts.contains("10.3.0.7"), "{hosts}");
+}
+
+#[test]
+fn parent_without_tls_is_another_kind_of_cluster_alone() {
+    let entry = mk_parent_entry("south", "lb.south.example", &[80], &[]);
+    let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
+    let cluster = show(&snapshot, Kind::Cluster, "parent/ns/llm/south");
+    insta::assert_snapshot!("parent_http", cluster);
+}
+
+#[test]
+fn hosts_are_kept_where_the_gateways_have_them_and_else_become_the_first_one() {
+    // per virtual host its domains, and the host that requests get
+    let rewriting = |hosts: &[&str]| -> Vec<String> {
+        let entry = mk_parent_entry("south", "10.3.0.7", &[80], hosts);
+        let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
+        let bytes = &snapshot.routes["hop/ns/llm/south"].bytes;
+        let made = route::RouteConfiguration::decode(&bytes[..]).unwrap();
+        assert!(made.ignore_port_in_host_matching);
+        let hosts = made.virtual_hosts.iter().map(|host| {
+            let Some(route::route::Action::Route(action)) = &host.routes[1].action else {
+                panic!("{host:?}");
+            };
+            use route::route_action::HostRewriteSpecifier::HostRewriteLiteral;
+            let to = match &action.host_rewrite_specifier {
+                Some(HostRewriteLiteral(to)) => to.as_str(),
+                None => "kept",
+                other => panic!("{other:?}"),
+            };
+            format!("{} {to}", host.domains.join(","))
+        });
+        hosts.collect()
+    };
+    assert_eq!(rewriting(&[]), ["* kept"]);
+    assert_eq!(rewriting(&["*.a.example"]), ["* kept"]);
+    let expected = ["*.a.example,b.example,c.example kept", "* b.example"];
+    assert_eq!(
+        rewriting(&["*.a.example", "b.example", "c.example"]),
+        expected
+    );
+}
+
+fn mk_mixed_world() -> World {
+    let east = mk_import(&[("east", "10.2.0.9")]).clusters.remove(0);
+    let south = mk_parent_entry("south", "10.3.0.7", &[443], &["llm.south.example"]);
+    let north = mk_parent_entry("north", "lb.north.example", &[80], &[]);
+    mk_world_with(vec![east, south, north])
+}
+
+#[test]
+fn local_pool_joins_its_import_under_the_name_of_this_cluster() {
+    let mut world = mk_mixed_world();
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    import.include_local = true;
+    // an entry of that name is not the pool
+    let mut same = import.clusters[0].clone();
+    same.name = "west".into();
+    import.clusters.push(same);
+    let hop = |world: &World| {
+        let snapshot = mk_snapshot(world, &mk_settings());
+        assert!(!snapshot.clusters.contains_key("pods/ns/llm/west"));
+        let table = show(&snapshot, Kind::Routes, "hop/ns/llm/west");
+        assert!(table.contains(r#"Cluster("pool/ns/llm")"#), "{table}");
+        let listener = show(&snapshot, Kind::Listener, "hop/ns/llm/west");
+        // its picker may choose the path
+        assert!(listener.contains(r#"regex: "^(auth"#), "{listener}");
+        table
+    };
+    let closed = hop(&world);
+    assert!(!closed.contains("RangeMatch"), "{closed}");
+    // four clusters: three retries
+    open_pool(&mut world);
+    let open = hop(&world);
+    assert!(open.contains("start: 4"), "{open}");
+    let edge = show(
+        &mk_snapshot(&world, &mk_settings()),
+        Kind::Routes,
+        "edge/80",
+    );
+    let retries = "num_retries: Some(\n           UInt32Value {\n            value: 3,";
+    assert!(edge.contains(retries), "{edge}");
+}
+
+/// The pool has clusters of its own also where no route names it.
+#[test]
+fn local_pool_of_an_import_needs_no_route_of_its_own() {
+    let mut world = mk_mixed_world();
+    world.imports.get_mut(&key("llm")).unwrap().include_local = true;
+    let route = world.routes.get_mut(&key("chat")).unwrap();
+    route.rules[0].backends.remove(0);
+    let snapshot = mk_snapshot(&world, &mk_settings());
+    for name in ["pool/ns/llm", "epp/ns/llm"] {
+        assert!(snapshot.clusters.contains_key(name), "{name}");
+    }
+}
+
+#[test]
+fn readiness_of_parents_changes_nothing_else_either() {
+    let plan = |unprogrammed| {
+        let mut world = mk_mixed_world();
+        let clusters = &mut world.imports.get_mut(&key("llm")).unwrap().clusters;
+        for entry in clusters.iter_mut().skip(1) {
+            entry.parents[0].unprogrammed = unprogrammed;
+        }
+        let (models, wanted) = build(&world, &mk_settings());
+        let said = crate::select::summary(&models[0].imports[&key("llm")], &mk_selection(&wanted));
+        (mk_plan(&models[0]), said)
+    };
+    let (ready, unready) = (plan(false), plan(true));
+    assert_eq!(ready.0, unready.0);
+    assert_eq!(ready.1, "east 333, north 333, south 333");
+    let said = "east 1000; north ParentNotProgrammed, south ParentNotProgrammed";
+    assert_eq!(unready.1, said);
+}
+
+#[test]
+fn envoy_accepts_imports_of_every_mode() {
+    let envoy = find_envoy();
+    let mut world = mk_mixed_world();
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    import.include_local = true;
+    let wild = mk_parent_entry("wild", "10.3.0.8", &[443], &["*.models.example"]);
+    let mut h2c = mk_parent_entry("plain", "10.3.0.9", &[80], &["a.example", "b.example"]);
+    h2c.app_protocol = Some("kubernetes.io/h2c".into());
+    import.clusters.extend([wild, h2c]);
+    open_pool(&mut world);
+    validate(&envoy, &mk_snapshot(&world, &mk_settings()));
+}
