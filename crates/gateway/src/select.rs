@@ -12,6 +12,13 @@ use crate::text::quoted;
 use crate::world::{ImportedCluster, RemotePicker};
 
 mod address;
+mod health;
+mod policy;
+mod publish;
+mod selection;
+mod smooth;
+mod state;
+mod target;
 
 pub(crate) use address::{ClusterCidr, denied};
 
