@@ -18,7 +18,7 @@ use watch::{OddObject, Update};
 
 use crate::infra::{Part, parameters};
 use crate::status::Target;
-use crate::world::{Endpoints, Key, ListedSecret, World, project};
+use crate::world::{Endpoints, Key, ListedSecret, World, project, selection_policy};
 
 mod evidence;
 mod keep;
@@ -43,6 +43,7 @@ pub(crate) enum Event {
     Pools(Update<crd::inference_pool::InferencePool>),
     Imports(Update<crd::InferencePoolImport>),
     Grants(Update<crd::reference_grant::ReferenceGrant>),
+    Policies(Update<crd::selection_policy::ClusterSelectionPolicy>),
     Services(Update<Service>),
     Slices(Update<EndpointSlice>),
     Namespaces(Update<PartialObjectMeta<Namespace>>),
@@ -104,13 +105,14 @@ pub(crate) struct Index {
 }
 
 /// Every kind with one watch for the whole cluster that serving waits for.
-pub(crate) const KINDS: [&str; 13] = [
+pub(crate) const KINDS: [&str; 14] = [
     "GatewayClass",
     "Gateway",
     "HTTPRoute",
     "InferencePool",
     "InferencePoolImport",
     "ReferenceGrant",
+    POLICY,
     "Service",
     "EndpointSlice",
     "Namespace",
@@ -125,6 +127,9 @@ pub(crate) const KINDS: [&str; 13] = [
 const OWN_NETWORKS: [&str; 2] = [SERVICE_CIDR, NODE];
 const SERVICE_CIDR: &str = "ServiceCIDR";
 const NODE: &str = "Node";
+
+/// An older role does not allow to list it, and imports are used without.
+const POLICY: &str = crd::selection_policy::KIND;
 
 /// A Gateway works without one, and a role of before does not let us list them.
 const BUDGETS: Source = Source::Kind("PodDisruptionBudget");
@@ -285,6 +290,16 @@ impl Index {
                 |o| &o.metadata,
                 project::reference_grant,
             )),
+            Event::Policies(update) => {
+                let live =
+                    self.status(Target::Policy, &update, odd, |o| &o.metadata, |o| &o.status);
+                let kept = &mut self.world.policies;
+                let changed = keep(kept, update, odd, |o| &o.metadata, selection_policy);
+                Changes {
+                    live,
+                    ..Changes::world(changed)
+                }
+            }
             Event::Services(update) => self.services(update, odd),
             Event::Slices(update) => self.slices(update, odd),
             Event::Namespaces(update) => self.namespaces(update, odd),
@@ -550,6 +565,7 @@ fn deletion(kind: &str, key: Key) -> Option<Event> {
         "InferencePool" => Event::Pools(Update::OddDelete(gone)),
         IMPORT => Event::Imports(Update::OddDelete(gone)),
         "ReferenceGrant" => Event::Grants(Update::OddDelete(gone)),
+        POLICY => Event::Policies(Update::OddDelete(gone)),
         _ => return None,
     })
 }

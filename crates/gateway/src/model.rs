@@ -21,6 +21,7 @@ mod build;
 pub(crate) mod certificates;
 mod gateways;
 mod order;
+pub(crate) mod policies;
 mod refs;
 mod rules;
 mod status;

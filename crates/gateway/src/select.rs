@@ -21,6 +21,7 @@ mod state;
 mod target;
 
 pub(crate) use address::{ClusterCidr, denied};
+pub(crate) use policy::{HealthRule, MetricsRule, OrderRule, Policy, Strategy};
 
 /// Shares of an import's clusters add up to about this.
 pub(crate) const WHOLE: u32 = 1000;

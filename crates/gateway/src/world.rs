@@ -11,9 +11,11 @@ use crd::networks::Cidr;
 use crate::infra::parameters;
 
 mod headers;
+mod policy;
 pub(crate) mod project;
 mod secret;
 
+pub(crate) use policy::{SelectionPolicy, selection_policy};
 #[cfg(test)]
 pub(crate) use secret::tests as secrets;
 pub(crate) use secret::{BadSecret, Certificate, ListedSecret, RawSecret};
@@ -35,6 +37,7 @@ pub(crate) struct World {
     pub(crate) pools: BTreeMap<Key, InferencePool>,
     pub(crate) imports: BTreeMap<Key, InferencePoolImport>,
     pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
+    pub(crate) policies: BTreeMap<Key, SelectionPolicy>,
     /// Labels by namespace.
     pub(crate) namespaces: BTreeMap<String, Labels>,
     /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; `None`: no such map or key;

@@ -16,7 +16,7 @@ use super::rules::{Rules, make_rules};
 use super::vhosts::{PortListener, make_chains};
 use super::{
     Backend, Cond, GatewayModel, Hostname, ParentStatus, PortModel, Rule, Settings, Truth,
-    WantedStatus, backends, certificates, gateways, status,
+    WantedStatus, backends, certificates, gateways, policies, status,
 };
 
 /// Per listener of a Gateway: the rules attached, by host.
@@ -73,6 +73,7 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
     }
     wanted.pools = pool_status(world, &pools);
     wanted.imports = import_status(world, settings, &imports);
+    wanted.policies = policies::status(world);
     (models, wanted)
 }
 

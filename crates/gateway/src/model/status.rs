@@ -39,6 +39,8 @@ pub(crate) struct WantedStatus {
     pub(crate) routes: BTreeMap<Key, Vec<ParentStatus>>,
     pub(crate) pools: BTreeMap<Key, Vec<ParentStatus>>,
     pub(crate) imports: BTreeMap<Key, Vec<ParentStatus>>,
+    /// Of policies, an entry for each import that they name.
+    pub(crate) policies: BTreeMap<Key, Vec<ParentStatus>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
