@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::WHOLE;
+use super::selection::WHOLE;
 
 /// One step of `weight` towards `target` after the time `passed`: half of the way in each half-life, however many steps it
 /// is made of.

@@ -13,11 +13,10 @@ use serde_json::{Value, json};
 
 use crate::world::Key;
 
-use super::WHOLE;
 use super::health::ProbedHealth;
 use super::policy::Policy;
 use super::publish::{Placement, Published};
-use super::selection::{Assigned, Health, Selection};
+use super::selection::{Assigned, Health, Selection, WHOLE};
 use super::smooth::{apportion, smooth};
 use super::target::{Candidate, PoolLoad, Target, target};
 
@@ -44,8 +43,6 @@ pub(crate) struct Entry {
     /// Requests can reach its endpoints without its endpoint picker.
     pub(crate) fails_open: bool,
     pub(crate) standing: Standing,
-    /// What is said of it where its probes fail.
-    pub(crate) unhealthy: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,16 +122,11 @@ impl Selector {
 
     /// What was published last.
     pub(crate) fn selection(&self) -> Selection {
-        let imports = self.imports.iter();
-        Selection::new(
-            imports.map(|(key, import)| (key.clone(), import.published.placement.clone())),
-        )
-    }
-
-    /// Why a cluster is unhealthy, by its probes; `None`: it is healthy.
-    pub(crate) fn unhealthy(&self, import: &Key, cluster: &str) -> Option<&'static str> {
-        let cluster = self.imports.get(import)?.clusters.get(cluster)?;
-        (!cluster.health.is_healthy()).then_some(cluster.entry.unhealthy)
+        let mut selection = Selection::default();
+        for (key, import) in &self.imports {
+            selection.insert(key.clone(), import.published.placement.clone());
+        }
+        selection
     }
 
     /// For people: what is known, and what follows from it.

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::diff::{Patch, StatusError, diff};
 use super::{Target, Wanted, wanted};
-use crate::fixture::{CONTROLLER, key, mk_settings, mk_world};
+use crate::fixture::{CONTROLLER, key, mk_selection, mk_settings, mk_world};
 use crate::model::build;
+use crate::select::Selection;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -16,7 +17,7 @@ fn at(second: i64) -> Timestamp {
 
 fn mk_wanted() -> BTreeMap<Target, Wanted> {
     let (_, status) = build(&mk_world(), &mk_settings());
-    wanted(&status).collect()
+    wanted(&status, &mk_selection(&status)).collect()
 }
 
 fn compare(target: &Target, live: &Value, now: i64) -> Option<Patch> {
@@ -169,7 +170,7 @@ fn policies_are_told_for_each_import_beside_what_others_say() {
     };
     world.policies.insert(key("csp"), policy);
     let (_, status) = build(&world, &mk_settings());
-    let wanted: BTreeMap<_, _> = wanted(&status).collect();
+    let wanted: BTreeMap<_, _> = wanted(&status, &Selection::default()).collect();
     let target = Target::Policy(key("csp"));
     let compare = |live: &Value| diff(&target, &wanted[&target], live, CONTROLLER, at(10));
     let other = json!({"ancestorRef": {"name": "llm"}, "controllerName": "other/gateway", "conditions": []});

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::headers::first_of_each;
 use super::{
     BackendRef, GatewayClass, HeaderEdit, HttpRoute, ImportedCluster, InferencePool,
-    InferencePoolImport, Key, Labels, ParametersRef, ParentRef, PathMatch, PickerRef, Redirect,
-    ReferenceGrant, RemotePicker, RouteFilter, RouteMatch, RouteRule, Service, ServicePort, Slice,
-    ValueMatch,
+    InferencePoolImport, Key, Labels, MetricsPort, ParametersRef, ParentRef, PathMatch, PickerRef,
+    Redirect, ReferenceGrant, RemotePicker, RouteFilter, RouteMatch, RouteRule, SecretRef, Service,
+    ServicePort, Slice, ValueMatch,
 };
 
 mod gateways;
@@ -294,6 +294,7 @@ fn imported_cluster(entry: &crd::ImportedCluster) -> ImportedCluster {
         pod_cidrs: pod_cidrs(&entry.pod_cidrs),
         accepted: is_true(&entry.conditions, ACCEPTED),
         not_ready,
+        drain_until: entry.drain_until.as_ref().map(|time| time.0.as_second()),
     }
 }
 
@@ -321,6 +322,14 @@ fn remote_picker(picker: &crd::EndpointPicker) -> RemotePicker {
         port: first.map(|port| port.number),
         app_protocol: first.and_then(|port| port.app_protocol.clone()),
         health_port: picker.health.as_ref().map(|health| health.port),
+        metrics: picker.metrics.as_ref().map(|metrics| MetricsPort {
+            port: metrics.port,
+            secret: metrics.secret_ref.as_ref().map(|secret| SecretRef {
+                namespace: secret.namespace.clone(),
+                name: secret.name.clone().unwrap_or_default(),
+            }),
+        }),
+        fail_open: picker.failure_mode == Some(crd::FailureMode::FailOpen),
     }
 }
 

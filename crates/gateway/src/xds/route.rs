@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::model::{
     Action, Backend, Chain, Epp, GatewayModel, Rule, VirtualHost, Weighted, prefix_of,
 };
-use crate::select;
 use crate::world::{HeaderEdit, PathMatch, RouteFilter, RouteMatch};
 
 use super::names::{self, FAILOVER};
@@ -239,7 +238,7 @@ fn retry(
     let candidates = backends.iter().filter_map(|one| match &one.backend {
         Backend::Import(key) => {
             let import = model.imports.get(key)?;
-            Some(select::shares(import).len())
+            Some(import.hops().count())
         }
         Backend::Pool(_) if limited => Some(1),
         _ => None,

@@ -8,7 +8,6 @@ const READY: Entry = Entry {
     is_local: false,
     fails_open: false,
     standing: Standing::Ready,
-    unhealthy: "EPPUnhealthy",
 };
 
 fn at(seconds: u64) -> Moment {
@@ -106,11 +105,6 @@ fn dead_cluster_gets_nothing_after_two_probes_and_is_back_after_two_more() {
     assert!(!probe(&mut selector, "south", false, at(1)));
     assert!(probe(&mut selector, "south", false, at(2)));
     assert_eq!(shown(&selector), "east 1000, south! 0");
-    assert_eq!(
-        selector.unhealthy(&key("llm"), "south"),
-        Some("EPPUnhealthy")
-    );
-    assert_eq!(selector.unhealthy(&key("llm"), "east"), None);
     assert!(!probe(&mut selector, "south", true, at(3)));
     assert!(probe(&mut selector, "south", true, at(4)));
     assert_eq!(shown(&selector), "east 500, south 500");
@@ -147,7 +141,8 @@ fn health_is_kept_over_changes_of_the_import_and_forgotten_without_a_choice() {
     assert_eq!(shown(&selector), "east 500, north 500, south! 0");
     sync(&mut selector, &Policy::default(), &three[2..]);
     selector.advance(at(4));
-    assert_eq!(selector.unhealthy(&key("llm"), "south"), None);
+    let shown = selector.show(at(4));
+    assert_eq!(shown["ns/llm"]["clusters"]["south"]["healthy"], true);
     selector.sync(Wanted::new());
     assert!(!probe(&mut selector, "south", false, at(5)));
 }
