@@ -18,7 +18,9 @@ use watch::{OddObject, Update};
 
 use crate::infra::{Part, parameters};
 use crate::status::Target;
-use crate::world::{Endpoints, Key, ListedSecret, World, project, selection_policy};
+use crate::world::{
+    Endpoints, Key, ListedCredential, ListedSecret, World, project, selection_policy,
+};
 
 mod evidence;
 mod keep;
@@ -58,6 +60,8 @@ pub(crate) enum Event {
     ConfigMap(Key, Update<ConfigMap>),
     /// The one with this key.
     Secret(Key, Update<ListedSecret>),
+    /// The one with this key, read for what an import names it for.
+    Credential(Key, Update<ListedCredential>),
     /// Whether the CRD of a kind confirms that what vanishes by the next event of that kind was deleted by somebody.
     Confirmed(&'static str, bool),
 }
@@ -69,6 +73,10 @@ pub(crate) struct Changes {
     pub(crate) endpoints: bool,
     /// Live status or infrastructure: something may have to be written.
     pub(crate) live: bool,
+    /// Whom to observe, and how, may be other than before.
+    pub(crate) observed: bool,
+    /// Shares, priorities or health of clusters of imports.
+    pub(crate) selection: bool,
 }
 
 /// A watch whose first list must be known, or refused for good, before anything is served.
@@ -78,6 +86,8 @@ pub(crate) enum Source {
     Pods(Key),
     ConfigMap(Key),
     Secret(Key),
+    /// A Secret that an import names.
+    Credential(Key),
 }
 
 #[derive(Debug, Default)]
@@ -140,13 +150,15 @@ const IMPORT: &str = "InferencePoolImport";
 
 impl Changes {
     pub(crate) fn any(self) -> bool {
-        self.world || self.endpoints || self.live
+        self.world || self.endpoints || self.live || self.observed || self.selection
     }
 
     pub(crate) fn add(&mut self, other: Self) {
         self.world |= other.world;
         self.endpoints |= other.endpoints;
         self.live |= other.live;
+        self.observed |= other.observed;
+        self.selection |= other.selection;
     }
 
     fn world(changed: bool) -> Self {
@@ -167,13 +179,13 @@ impl Changes {
 // === impl Index ===
 
 impl Index {
-    /// Whether the first list of all kinds that there are, and of these, is in. A Secret is the concern of the Gateways that
-    /// name it, and no other waits for it.
+    /// Whether the first list of all kinds that there are, and of these, is in. A Secret is the concern of the Gateways and
+    /// imports that name it, and no other waits for it.
     pub(crate) fn has_listed(&self, more: &BTreeSet<Source>) -> bool {
         let kinds = KINDS.iter().map(|kind| Source::Kind(kind));
         let more = more
             .iter()
-            .filter(|source| !matches!(source, Source::Secret(_)));
+            .filter(|source| !matches!(source, Source::Secret(_) | Source::Credential(_)));
         kinds
             .chain(more.cloned())
             .all(|source| self.listed.contains(&source))
@@ -323,6 +335,7 @@ impl Index {
             Event::Pods(pool, update) => self.pods(&pool, update, odd),
             Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
             Event::Secret(key, update) => self.secret(&key, update, odd),
+            Event::Credential(key, update) => self.credential(&key, update, odd),
             Event::Confirmed(..) => Changes::default(),
         }
     }
@@ -394,6 +407,9 @@ impl Index {
                 self.world.certificates.remove(key);
                 self.denials.remove(key);
             }
+            Source::Credential(key) => {
+                self.world.credentials.remove(key);
+            }
             Source::Kind(_) => {}
         }
     }
@@ -418,9 +434,8 @@ impl Index {
         let named = named.into_iter().map(|(key, class)| (key.name, class));
         self.world.classes = named.collect();
         Changes {
-            world,
             live,
-            endpoints: false,
+            ..Changes::world(world)
         }
     }
 

@@ -223,6 +223,8 @@ pub(crate) enum HealthPort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     pub(crate) key: Key,
+    /// Its clusters are tried one after the other, by their priorities.
+    pub(crate) ordered: bool,
     /// Sorted by name.
     pub(crate) clusters: Vec<Imported>,
 }

@@ -7,6 +7,7 @@ use crate::select::Selection;
 use crate::world::Key;
 
 pub(crate) mod diff;
+pub(crate) mod pace;
 pub(crate) mod writer;
 
 #[cfg(test)]

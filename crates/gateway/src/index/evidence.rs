@@ -53,6 +53,9 @@ impl Index {
                 self.note_update(Source::ConfigMap(key.clone()), u, always, now)
             }
             Event::Secret(key, u) => self.note_update(Source::Secret(key.clone()), u, always, now),
+            Event::Credential(key, u) => {
+                self.note_update(Source::Credential(key.clone()), u, always, now)
+            }
             Event::Confirmed(kind, confirmed) => {
                 self.vanished.set_confirmed(kind, *confirmed);
                 Noted::default()

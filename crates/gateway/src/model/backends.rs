@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::select;
+use crate::select::{self, Policy};
 use crate::world::{InferencePoolImport, Key, World};
 
 use super::refs::{find_port, picker};
@@ -93,6 +93,7 @@ pub(crate) fn make_import(
     settings: &Settings,
     key: &Key,
     import: &InferencePoolImport,
+    policy: Option<&Policy>,
 ) -> Import {
     let entries = import.clusters.iter();
     let entries = entries.map(|entry| select::imported(key, entry, settings, &world.own_networks));
@@ -101,6 +102,7 @@ pub(crate) fn make_import(
     clusters.dedup_by(|a, b| a.name == b.name);
     Import {
         key: key.clone(),
+        ordered: policy.is_some_and(|policy| policy.order().is_some()),
         clusters,
     }
 }

@@ -58,10 +58,12 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
             }
         }
     }
+    let policies = policies::of_imports(world);
     let made: BTreeMap<Key, Arc<Import>> = imports
         .keys()
         .filter_map(|key| {
-            let import = backends::make_import(world, settings, key, world.imports.get(key)?);
+            let (object, policy) = (world.imports.get(key)?, policies.get(key));
+            let import = backends::make_import(world, settings, key, object, policy);
             Some((key.clone(), Arc::new(import)))
         })
         .collect();

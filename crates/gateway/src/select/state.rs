@@ -31,9 +31,15 @@ pub(crate) struct ClusterId {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fact {
     /// A probe of its endpoint picker or of its parents ended.
-    Probed { cluster: ClusterId, succeeded: bool },
-    /// The metrics of its endpoint picker were read.
-    Scraped { cluster: ClusterId, load: PoolLoad },
+    Probed {
+        cluster: ClusterId,
+        result: Result<(), &'static str>,
+    },
+    /// A scrape of its endpoint picker ended.
+    Scraped {
+        cluster: ClusterId,
+        result: Result<PoolLoad, &'static str>,
+    },
 }
 
 /// What the model says of a cluster.
@@ -76,6 +82,9 @@ struct ClusterState {
     entry: Entry,
     health: ProbedHealth,
     load: Option<(PoolLoad, Moment)>,
+    /// Why the last probe and the last scrape failed.
+    probe_error: Option<&'static str>,
+    scrape_error: Option<&'static str>,
     /// Its smoothed share, 0 to 1; `None`: it did not serve, or shares do not depend on metrics.
     weight: Option<f64>,
 }
@@ -91,23 +100,30 @@ impl Selector {
         }
     }
 
-    /// A fact of a cluster that is not known any more is ignored.
-    pub(crate) fn record(&mut self, fact: Fact, now: Moment) {
-        let (id, observed) = match fact {
-            Fact::Probed { cluster, succeeded } => (cluster, Ok(succeeded)),
-            Fact::Scraped { cluster, load } => (cluster, Err(load)),
-        };
+    /// Whether Envoys are to get anything else by this fact alone, which only health does at once. A fact of a cluster that is
+    /// not known any more is ignored.
+    pub(crate) fn record(&mut self, fact: Fact, now: Moment) -> bool {
+        let (Fact::Probed { cluster: id, .. } | Fact::Scraped { cluster: id, .. }) = &fact;
         let Some(import) = self.imports.get_mut(&id.import) else {
-            return;
+            return false;
         };
         let Some(cluster) = import.clusters.get_mut(&id.cluster) else {
-            return;
+            return false;
         };
-        match observed {
-            Ok(succeeded) => {
-                cluster.health.record(succeeded, &import.policy.health, now);
+        match fact {
+            Fact::Probed { result, .. } => {
+                let rule = &import.policy.health;
+                let changed = cluster.health.record(result.is_ok(), rule, now);
+                cluster.probe_error = result.err();
+                changed && import.advance(now)
             }
-            Err(load) => cluster.load = Some((load, now)),
+            Fact::Scraped { result, .. } => {
+                cluster.scrape_error = result.err();
+                if let Ok(load) = result {
+                    cluster.load = Some((load, now));
+                }
+                false
+            }
         }
     }
 
@@ -144,7 +160,7 @@ impl ImportState {
     fn sync(&mut self, policy: Policy, clusters: BTreeMap<String, Entry>) {
         if policy.metrics().is_none() {
             for cluster in self.clusters.values_mut() {
-                (cluster.load, cluster.weight) = (None, None);
+                (cluster.load, cluster.weight, cluster.scrape_error) = (None, None, None);
             }
         }
         self.policy = policy;
@@ -156,11 +172,13 @@ impl ImportState {
                 entry,
                 health: ProbedHealth::default(),
                 load: None,
+                probe_error: None,
+                scrape_error: None,
                 weight: None,
             });
             state.entry = entry;
             if !is_probed {
-                state.health = ProbedHealth::default();
+                (state.health, state.probe_error) = (ProbedHealth::default(), None);
             }
         }
     }
@@ -276,7 +294,8 @@ impl ImportState {
                 .get(name.as_str())
                 .map(|target| match cluster.weight {
                     None if is_first => target.share,
-                    weight => smooth(weight.unwrap_or(0.0), target.share, passed, half_life),
+                    None => 0.0,
+                    Some(weight) => smooth(weight, target.share, passed, half_life),
                 });
         }
     }
@@ -296,7 +315,9 @@ impl ImportState {
                 "failsOpen": cluster.entry.fails_open,
                 "healthy": health.is_healthy(),
                 "healthChangedSecondsAgo": health.changed().map(age),
+                "lastProbeFailed": cluster.probe_error,
                 "metrics": load,
+                "lastScrapeFailed": cluster.scrape_error,
                 "score": cluster.score(&self.policy, now),
                 "weight": cluster.weight,
                 "share": assigned.map(|one| one.weight),

@@ -18,6 +18,7 @@ mod errors;
 mod headers;
 mod https;
 mod pod;
+mod selection;
 
 use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP};
 use epp::Behaviour;

@@ -60,8 +60,12 @@ fn id(cluster: &str) -> ClusterId {
 
 fn probe(selector: &mut Selector, cluster: &str, succeeded: bool, now: Moment) -> bool {
     let cluster = id(cluster);
-    selector.record(Fact::Probed { cluster, succeeded }, now);
-    selector.advance(now)
+    let result = if succeeded {
+        Ok(())
+    } else {
+        Err("no connection")
+    };
+    selector.record(Fact::Probed { cluster, result }, now)
 }
 
 fn scrape(selector: &mut Selector, cluster: &str, ready: f64, queue: f64, now: Moment) {
@@ -71,7 +75,13 @@ fn scrape(selector: &mut Selector, cluster: &str, ready: f64, queue: f64, now: M
         kv: 0.0,
     };
     let cluster = id(cluster);
-    selector.record(Fact::Scraped { cluster, load }, now);
+    selector.record(
+        Fact::Scraped {
+            cluster,
+            result: Ok(load),
+        },
+        now,
+    );
 }
 
 /// `east 500, south! 0`: shares by cluster, `!` unhealthy, `~` draining, a number behind `@` the priority above 0.

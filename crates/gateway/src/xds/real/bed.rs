@@ -25,6 +25,7 @@ use crate::fixture::{
 use crate::infra::bootstrap;
 use crate::metrics::AdsMetrics;
 use crate::model::{Settings, build};
+use crate::select::Selection;
 use crate::world::{Endpoints, World};
 use crate::xds::ads::connections::{Limits, Trust, serve};
 use crate::xds::ads::proxies::Proxies;
@@ -68,6 +69,8 @@ pub(super) struct Bed {
     pub(super) world: World,
     pub(super) endpoints: Endpoints,
     pub(super) settings: Settings,
+    /// How requests are shared; without one, equally.
+    pub(super) selection: Option<Selection>,
     /// Requests as the pods read them.
     pub(super) seen: Seen,
     edge: u16,
@@ -173,6 +176,7 @@ impl Bed {
             world,
             endpoints,
             settings,
+            selection: None,
             seen,
             edge,
             pods,
@@ -233,11 +237,12 @@ impl Bed {
             ..mk_options()
         };
         let (models, wanted) = build(&self.world, &self.settings);
-        let selection = mk_selection(&wanted);
+        let equal = mk_selection(&wanted);
+        let selection = self.selection.as_ref().unwrap_or(&equal);
         let made: BTreeMap<_, Arc<Snapshot>> = models
             .iter()
             .map(|model| {
-                let mut snapshot = assign(&translate(model, &options), &self.endpoints, &selection);
+                let mut snapshot = assign(&translate(model, &options), &self.endpoints, selection);
                 if self.is_spoiled {
                     snapshot.listeners.iter_mut().for_each(spoil);
                 }
