@@ -194,7 +194,7 @@ async fn requests_fail_over_to_the_next_cluster_of_the_order_and_return_later() 
     assert_eq!(bed.post("/import", 1000).await.status, 200);
 
     // It is back, and has to stay healthy for a while.
-    let again = bed.epp_again(REMOTE_EPP, pick).await;
+    let again = bed.epp(REMOTE_EPP, pick).await;
     probe(&mut selector, "east", Ok(()), at(10));
     selector.advance(at(39));
     publish(&mut bed, &selector);
