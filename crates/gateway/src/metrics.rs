@@ -279,7 +279,7 @@ impl ModelMetrics {
         registry.register("gateway_proxies", "Connected Envoys", proxies);
         registry.register(
             "gateway_import_clusters",
-            "Exporting clusters of imports in use, by state: usable, Draining or why not",
+            "Exporting clusters of imports in use, by state: usable, Draining, Unhealthy or why not",
             clusters,
         );
         registry.register(
