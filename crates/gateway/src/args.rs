@@ -15,6 +15,9 @@ use crate::select::{ClusterCidr, denied};
 use crate::text::{is_label, quoted};
 use crate::xds::Options;
 
+/// Where the images of Envoy have the authorities that most systems trust.
+const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+
 /// The importing gateway: serves Gateways of class isthmus with Envoys, and routes to local
 /// InferencePools and to pools imported from other clusters.
 ///
@@ -28,7 +31,8 @@ use crate::xds::Options;
     reason = "these comments are the help text, which shows backticks"
 )]
 pub struct Args {
-    /// This cluster's name in the ClusterSet: lower case letters, digits and '-'. The certificates of Envoys have it.
+    /// This cluster's name in the ClusterSet: lower case letters, digits and '-'. The certificates of Envoys have it, and
+    /// requests to Gateways of other clusters.
     #[arg(long, env)]
     cluster_name: String,
 
@@ -208,6 +212,7 @@ impl Args {
         Ok(Config {
             settings: Settings {
                 controller: controller_name,
+                cluster_name: cluster_name.clone(),
                 epp_tls,
                 pod_cidrs: by_cluster(pod_cidr),
                 deny_cidrs: denied(&deny_cidr),
@@ -217,6 +222,8 @@ impl Args {
                 stream_idle_timeout,
                 retry_body_limit,
                 bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                cluster_name: cluster_name.clone(),
+                roots: ROOTS.to_owned(),
             },
             infra: InfraSettings {
                 ads_hostname,

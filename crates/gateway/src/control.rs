@@ -20,10 +20,13 @@ use crate::infra::credentials::Credentials;
 use crate::infra::problems::{Problems, Reports};
 use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
 use crate::metrics::ModelMetrics;
-use crate::model::{GatewayModel, Import, Settings, WantedStatus, build, certificates, policies};
+use crate::model::{
+    GatewayModel, Import, Pool, Settings, WantedStatus, build, certificates, policies,
+};
 use crate::observe::Observers;
 use crate::queue::Queue;
-use crate::select::{Fact, Selection, Selector, inputs};
+use crate::select::inputs::{self, Surroundings};
+use crate::select::{Fact, Selection, Selector};
 use crate::status::pace::Pace;
 use crate::status::{self, Target, Wanted};
 use crate::watches::Watches;
@@ -206,9 +209,14 @@ impl Control {
         let world = &self.index.world;
         let imports = self.decided.imports();
         let policies = policies::of_imports(world);
-        let health_service = &self.options.health_service;
-        let deny = &self.settings.deny_cidrs;
-        let jobs = inputs::jobs(&imports, &policies, world, health_service, deny);
+        let around = Surroundings {
+            world,
+            endpoints: &self.index.endpoints,
+            pools: self.decided.pools(),
+            health_service: &self.options.health_service,
+            deny: &self.settings.deny_cidrs,
+        };
+        let jobs = inputs::jobs(&imports, &policies, &around);
         self.observers.sync(jobs);
         let mut selector = self.selector.lock();
         selector.sync(inputs::wanted(&imports, &policies));
@@ -334,6 +342,13 @@ impl Control {
 // === impl Decided ===
 
 impl Decided {
+    fn pools(&self) -> BTreeMap<Key, &Pool> {
+        let pools = self.models.iter().flat_map(|model| &model.pools);
+        pools
+            .map(|(key, pool)| (key.clone(), pool.as_ref()))
+            .collect()
+    }
+
     /// Each import in use. Of one that a Gateway has as it was before, the newest.
     fn imports(&self) -> BTreeMap<Key, &Import> {
         let served = self.models.iter().flat_map(|model| model.imports.values());

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use crate::model::{EppTls, Settings, WantedStatus};
-use crate::select::{Selection, denied};
+use crate::select::{Policy, Selection, denied};
 use crate::world::{
     BackendRef, CertificateRef, Endpoints, Gateway, GatewayClass, HttpRoute, ImportedCluster,
     InferencePool, InferencePoolImport, Infra, Key, Listener, ListenerTls, ParametersRef,
-    ParentRef, PathMatch, PickerRef, RemotePicker, RouteMatch, RouteRule, RoutesFrom, Service,
-    ServicePort, Slice, World,
+    ParentRef, PathMatch, PickerRef, RemoteListener, RemoteParent, RemotePicker, RouteMatch,
+    RouteRule, RoutesFrom, SelectionPolicy, Service, ServicePort, Slice, World,
 };
 use crate::xds::Options;
 
@@ -19,6 +19,7 @@ pub(crate) const CONTROLLER: &str = "isthmus.dev/gateway";
 pub(crate) fn mk_settings() -> Settings {
     Settings {
         controller: CONTROLLER.into(),
+        cluster_name: "west".into(),
         epp_tls: EppTls::Plaintext,
         pod_cidrs: BTreeMap::new(),
         deny_cidrs: denied(&[]),
@@ -31,6 +32,8 @@ pub(crate) fn mk_options() -> Options {
         stream_idle_timeout: Duration::from_mins(5),
         retry_body_limit: 8 << 20,
         bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        cluster_name: "west".into(),
+        roots: "/etc/ssl/certs/ca-certificates.crt".into(),
     }
 }
 
@@ -190,6 +193,33 @@ pub(crate) fn mk_import(clusters: &[(&str, &str)]) -> InferencePoolImport {
     }
 }
 
+/// An accepted entry in `ParentMode` with one Gateway, whose listeners have HTTPS where their port is 443.
+pub(crate) fn mk_parent_entry(
+    name: &str,
+    address: &str,
+    ports: &[u16],
+    hostnames: &[&str],
+) -> ImportedCluster {
+    let listeners = ports.iter().map(|port| RemoteListener {
+        port: *port,
+        https: *port == 443,
+        hostname: None,
+    });
+    ImportedCluster {
+        name: name.into(),
+        parent_mode: true,
+        target_ports: vec![8000],
+        accepted: true,
+        parents: vec![RemoteParent {
+            addresses: vec![address.into()],
+            hostnames: hostnames.iter().map(ToString::to_string).collect(),
+            listeners: listeners.collect(),
+            unprogrammed: false,
+        }],
+        ..ImportedCluster::default()
+    }
+}
+
 pub(crate) fn mk_route(name: &str, rules: Vec<RouteRule>) -> HttpRoute {
     HttpRoute {
         key: key(name),
@@ -229,6 +259,26 @@ pub(crate) fn mk_ref(kind: &str, name: &str, weight: u32) -> BackendRef {
         weight,
         ..BackendRef::default()
     }
+}
+
+/// A policy for the import `llm`.
+pub(crate) fn add_policy(world: &mut World, policy: Policy) {
+    let policy = SelectionPolicy {
+        generation: 1,
+        created: 0,
+        targets: ["llm".to_owned()].into(),
+        policy: Ok(policy),
+    };
+    world.policies.insert(key("csp"), policy);
+}
+
+/// The local pool joins the import `llm`.
+pub(crate) fn include_local(world: &mut World) {
+    let policy = Policy {
+        include_local: true,
+        ..Policy::default()
+    };
+    add_policy(world, policy);
 }
 
 /// Equal shares of all imports that are used.

@@ -46,6 +46,8 @@ pub(crate) use status::{
 pub(crate) struct Settings {
     /// The name in `GatewayClass.spec.controllerName`.
     pub(crate) controller: String,
+    /// This cluster's name, under which its own pool joins an import.
+    pub(crate) cluster_name: String,
     pub(crate) epp_tls: EppTls,
     /// Where remote EPPs may send requests, by exporting cluster; key `*`: any.
     pub(crate) pod_cidrs: BTreeMap<String, Vec<Cidr>>,
@@ -262,6 +264,9 @@ pub(crate) enum Readiness {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Endpoint(EndpointMode),
+    /// The pool of this cluster, with its own EPP and failure mode.
+    Local(Key),
+    Parent(ParentMode),
 }
 
 /// The EPP of the exporting cluster is asked, and requests go where it says.
@@ -273,6 +278,22 @@ pub(crate) struct EndpointMode {
     /// Networks within `cidrs` to which requests are denied.
     pub(crate) denied: Vec<Cidr>,
     pub(crate) ports: Vec<u16>,
+}
+
+/// Requests go to Gateways of the exporting cluster, which have the pick made there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ParentMode {
+    pub(crate) addresses: ParentAddresses,
+    /// Their certificates are verified for the host of each request; else they are spoken to in plaintext.
+    pub(crate) tls: bool,
+    /// The hosts that they route to the pool, each once, in their own order; empty: any.
+    pub(crate) hosts: Vec<Hostname>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ParentAddresses {
+    Ips(Vec<SocketAddr>),
+    Dns(Vec<(String, u16)>),
 }
 
 /// Where an EPP of another cluster serves Prometheus metrics.
@@ -320,6 +341,18 @@ impl Imported {
                 self.mode.as_ref().map_err(Clone::clone)
             }
         }
+    }
+}
+
+// === impl ParentMode ===
+
+impl ParentMode {
+    /// What requests to other hosts than the Gateways' get instead of theirs.
+    pub(crate) fn host(&self) -> Option<&str> {
+        self.hosts.iter().find_map(|host| match host {
+            Hostname::Exact(host) => Some(host.as_str()),
+            Hostname::Suffix(_) | Hostname::Any => None,
+        })
     }
 }
 

@@ -15,6 +15,7 @@ use crate::world::{ImportedCluster, Key, MetricsPort, RemotePicker};
 mod address;
 mod health;
 pub(crate) mod inputs;
+mod parent;
 mod policy;
 mod publish;
 mod selection;
@@ -49,12 +50,14 @@ pub(crate) enum Ineligible {
     NotAccepted,
     #[error("not ready: {0}")]
     NotReady(String),
-    #[error("ParentMode is not supported yet")]
-    ParentModeUnsupported,
     #[error("it names no endpoint picker")]
     EndpointPickerMissing,
-    #[error("its endpoint picker has no address and port")]
+    #[error("neither an endpoint picker nor a Gateway of it has an address and port")]
     AddressNotAssigned,
+    #[error(
+        "its Gateways listen for HTTPS and name no host, so there is none by which their certificates can be verified: give the listener or the HTTPRoute there a hostname"
+    )]
+    HostnameUnknown,
     #[error("address {0} is not allowed")]
     AddressDenied(String),
     #[error(
@@ -82,9 +85,9 @@ impl Ineligible {
             Self::InvalidName => "InvalidName",
             Self::NotAccepted => "NotAccepted",
             Self::NotReady(_) => "NotReady",
-            Self::ParentModeUnsupported => "ParentModeUnsupported",
             Self::EndpointPickerMissing => "EndpointPickerRefMissing",
             Self::AddressNotAssigned => "AddressNotAssigned",
+            Self::HostnameUnknown => "HostnameUnknown",
             Self::AddressDenied(_) | Self::NetworksDenied | Self::NetworksUnknown(_) => {
                 "AddressDenied"
             }
@@ -111,7 +114,12 @@ pub(crate) fn imported(
 }
 
 fn readiness(entry: &ImportedCluster) -> Readiness {
+    let parents = &entry.parents;
+    let has_parents = !parents.is_empty() && entry.parent_mode;
     match (&entry.not_ready, entry.drain_until) {
+        (None, None) if has_parents && parents.iter().all(|one| one.unprogrammed) => {
+            Readiness::NotReady("ParentNotProgrammed".to_owned())
+        }
         (None, None) => Readiness::Ready,
         (Some(reason), None) if reason != DRAINING => Readiness::NotReady(reason.clone()),
         (_, until) => Readiness::Draining { until },
@@ -127,7 +135,7 @@ fn mode(entry: &ImportedCluster, settings: &Settings, own: &[Cidr]) -> Result<Mo
         return Err(Ineligible::NotAccepted);
     }
     if entry.parent_mode {
-        return Err(Ineligible::ParentModeUnsupported);
+        return parent::mode(entry, settings, own).map(Mode::Parent);
     }
     endpoint_mode(entry, settings, own).map(Mode::Endpoint)
 }
@@ -273,3 +281,6 @@ fn authority(cluster: &str, service: &str) -> String {
         labels.join(".")
     }
 }
+
+#[cfg(test)]
+mod tests;

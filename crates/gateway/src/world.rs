@@ -300,6 +300,7 @@ pub(crate) struct ImportedCluster {
     pub(crate) target_ports: Vec<u16>,
     pub(crate) app_protocol: Option<String>,
     pub(crate) picker: Option<RemotePicker>,
+    pub(crate) parents: Vec<RemoteParent>,
     /// Networks of its pods, as the controller has them; those that are no network are left out.
     pub(crate) pod_cidrs: Vec<Cidr>,
     pub(crate) accepted: bool,
@@ -321,6 +322,25 @@ pub(crate) struct RemotePicker {
     pub(crate) health_port: Option<u16>,
     pub(crate) metrics: Option<MetricsPort>,
     pub(crate) fail_open: bool,
+}
+
+/// A Gateway of an exporting cluster that leads to the pool there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RemoteParent {
+    pub(crate) addresses: Vec<String>,
+    /// Under which its routes lead to the pool; empty: any, or not known.
+    pub(crate) hostnames: Vec<String>,
+    pub(crate) listeners: Vec<RemoteListener>,
+    /// Condition Programmed is False.
+    pub(crate) unprogrammed: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RemoteListener {
+    pub(crate) port: u16,
+    pub(crate) https: bool,
+    /// `None`: any host.
+    pub(crate) hostname: Option<String>,
 }
 
 /// Where an endpoint picker serves its metrics.

@@ -47,6 +47,10 @@ pub(crate) struct Options {
     pub(crate) retry_body_limit: u64,
     /// What edges bind.
     pub(crate) bind_address: IpAddr,
+    /// This cluster's name, which requests to Gateways of other clusters carry.
+    pub(crate) cluster_name: String,
+    /// The file in Envoy's image with the authorities that certificates of such Gateways are verified by.
+    pub(crate) roots: String,
 }
 
 /// The resource types we serve, in the order that adds are sent.

@@ -188,7 +188,7 @@ mod tests {
                 gateway: "llm/inference".to_owned(),
                 programmed: Some("False".to_owned()),
                 reason: "NoUsableCluster".to_owned(),
-                message: "east ParentModeUnsupported".to_owned(),
+                message: "east HostnameUnknown".to_owned(),
             }],
             not_seen: vec!["north: no answer".to_owned()],
             ignored: Vec::new(),
@@ -205,7 +205,7 @@ mod tests {
                 "False",
                 "NoUsableCluster",
                 "east",
-                "ParentModeUnsupported"
+                "HostnameUnknown"
             ]
         );
         let json = serde_json::to_value(&explained).expect("JSON");

@@ -61,11 +61,6 @@ pub(crate) async fn export(
     }
     let change = place.annotate(annotations).await?;
     writeln!(out, "{place}: exported to the ClusterSet")?;
-    if change.mode() == Some(RoutingMode::ParentMode) {
-        eprintln!(
-            "note: gateways of Isthmus send nothing to a pool in ParentMode yet: requests to what leads to it alone are answered 503; they use --mode EndpointMode"
-        );
-    }
     if !wait.wait {
         return Ok(());
     }

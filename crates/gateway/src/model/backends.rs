@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::select::{self, Policy};
+use crate::select::{self, Ineligible, Policy};
 use crate::world::{InferencePoolImport, Key, World};
 
 use super::refs::{find_port, picker};
 use super::{
-    Backend, Epp, EppAddresses, EppTls, GatewayModel, HealthPort, Import, Imported, Pool,
-    ServiceBackend, Settings,
+    Backend, Epp, EppAddresses, EppTls, GatewayModel, HealthPort, Import, Imported, Mode, Pool,
+    Readiness, ServiceBackend, Settings,
 };
 
 /// `appProtocol` of plaintext HTTP/2.
@@ -47,6 +47,12 @@ pub(crate) fn include(
         Backend::Import(key) => {
             if let Some(import) = imports.get(key) {
                 model.imports.insert(key.clone(), Arc::clone(import));
+                for (_, mode) in import.hops() {
+                    if let Mode::Local(pool) = mode {
+                        let pool = Backend::Pool(pool.clone());
+                        include(model, world, settings, imports, &pool);
+                    }
+                }
             }
         }
         Backend::Invalid => {}
@@ -97,7 +103,10 @@ pub(crate) fn make_import(
 ) -> Import {
     let entries = import.clusters.iter();
     let entries = entries.map(|entry| select::imported(key, entry, settings, &world.own_networks));
-    let mut clusters: Vec<Imported> = entries.collect();
+    let is_included = policy.is_some_and(|policy| policy.include_local);
+    let local = is_included.then(|| local(world, settings, key));
+    // The sort is stable: before an entry that has this cluster's name.
+    let mut clusters: Vec<Imported> = local.flatten().into_iter().chain(entries).collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
     clusters.dedup_by(|a, b| a.name == b.name);
     Import {
@@ -105,6 +114,24 @@ pub(crate) fn make_import(
         ordered: policy.is_some_and(|policy| policy.order().is_some()),
         clusters,
     }
+}
+
+/// The pool of this cluster as one of those of its import.
+fn local(world: &World, settings: &Settings, key: &Key) -> Option<Imported> {
+    let pool = world.pools.get(key)?;
+    let has_picker = matches!(picker(world, key, pool), Some(Ok(_)));
+    Some(Imported {
+        name: settings.cluster_name.clone(),
+        mode: if has_picker {
+            Ok(Mode::Local(key.clone()))
+        } else {
+            Err(Ineligible::EndpointPickerMissing)
+        },
+        readiness: Readiness::Ready,
+        http2: is_h2c(pool.app_protocol.as_deref()),
+        fail_open: pool.picker.as_ref().is_some_and(|picker| picker.fail_open),
+        metrics: None,
+    })
 }
 
 pub(crate) fn is_h2c(app_protocol: Option<&str>) -> bool {

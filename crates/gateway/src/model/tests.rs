@@ -6,8 +6,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::fixture::{
-    add_route, key, mk_gateway, mk_import, mk_listener, mk_own_parameters, mk_ref, mk_route,
-    mk_rule, mk_selection, mk_service, mk_settings, mk_world,
+    add_route, key, mk_gateway, mk_import, mk_listener, mk_own_parameters, mk_parent_entry, mk_ref,
+    mk_route, mk_rule, mk_selection, mk_service, mk_settings, mk_world,
 };
 use crate::world::{HttpRoute, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;

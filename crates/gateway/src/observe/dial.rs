@@ -27,6 +27,14 @@ pub(crate) struct Targets {
     pub(crate) denied: Arc<[Cidr]>,
 }
 
+/// Why there is no connection with TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DialError {
+    /// The server answers, with a certificate that is not trusted under this name.
+    Certificate,
+    Failed(&'static str),
+}
+
 // === impl Targets ===
 
 impl Targets {
@@ -66,10 +74,28 @@ pub(crate) async fn tls(
     name: &str,
     trust: &Trust,
     alpn: Alpn,
-) -> Result<TlsStream<TcpStream>, &'static str> {
-    let name = ServerName::try_from(name.to_owned()).map_err(|_| "its name is no server's")?;
-    let stream = tcp(at).await?;
+) -> Result<TlsStream<TcpStream>, DialError> {
+    let name = ServerName::try_from(name.to_owned());
+    let name = name.map_err(|_| DialError::Failed("its name is no server's"))?;
+    let stream = tcp(at).await.map_err(DialError::Failed)?;
     let connector = TlsConnector::from(trust.config(alpn));
     let connected = connector.connect(name, stream).await;
-    connected.map_err(|_| "the TLS handshake failed")
+    connected.map_err(|error| {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+        match cause {
+            Some(rustls::Error::InvalidCertificate(_)) => DialError::Certificate,
+            _ => DialError::Failed("the TLS handshake failed"),
+        }
+    })
+}
+
+// === impl DialError ===
+
+impl DialError {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Certificate => "its certificate is not trusted",
+            Self::Failed(why) => why,
+        }
+    }
 }

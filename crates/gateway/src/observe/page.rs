@@ -73,6 +73,9 @@ impl<'p> Page<'p> {
     }
 
     fn end_line(&mut self) {
+        if self.line.is_empty() && !self.too_long {
+            return;
+        }
         let line = std::mem::take(&mut self.line);
         if !std::mem::take(&mut self.too_long)
             && let Ok(line) = std::str::from_utf8(&line)

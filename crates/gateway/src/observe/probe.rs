@@ -10,7 +10,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::dial::{self, AT_ONCE, Targets};
+use super::dial::{self, AT_ONCE, DialError, Targets};
 
 /// Bytes of an answer of gRPC health, which is one number.
 const MAX_ANSWER: usize = 1024;
@@ -30,8 +30,9 @@ pub(crate) enum Method {
     Grpc { service: String },
     /// A connection.
     Tcp,
-    /// A connection and a handshake that the system's CAs verify. Without a name that of the target counts.
-    Tls { name: Option<String> },
+    /// A connection and a handshake under this name. Whom the certificate is of does not matter: Envoys verify it by other CAs than
+    /// those of this program.
+    Tls { name: String },
 }
 
 // === impl Probe ===
@@ -41,7 +42,7 @@ impl Probe {
     pub(super) async fn run(&self, system: &Trust) -> Result<(), &'static str> {
         let targets = self.targets.resolve().await;
         let tries = targets.into_iter();
-        let tries = tries.map(|(host, at)| self.one(host, at, system));
+        let tries = tries.map(|(_, at)| self.one(at, system));
         let mut tries = stream::iter(tries).buffer_unordered(AT_ONCE);
         let mut last = "it has no address that may be dialled";
         while let Some(result) = tries.next().await {
@@ -53,14 +54,14 @@ impl Probe {
         Err(last)
     }
 
-    async fn one(&self, host: String, at: SocketAddr, system: &Trust) -> Result<(), &'static str> {
+    async fn one(&self, at: SocketAddr, system: &Trust) -> Result<(), &'static str> {
         match &self.method {
             Method::Grpc { service } => grpc(at, service).await,
             Method::Tcp => dial::tcp(at).await.map(drop),
-            Method::Tls { name } => {
-                let name = name.as_deref().unwrap_or(&host);
-                dial::tls(at, name, system, Alpn::Http).await.map(drop)
-            }
+            Method::Tls { name } => match dial::tls(at, name, system, Alpn::Http).await {
+                Ok(_) | Err(DialError::Certificate) => Ok(()),
+                Err(DialError::Failed(why)) => Err(why),
+            },
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::select::PoolLoad;
 use crate::world::Credential;
 
-use super::dial::{self, Targets};
+use super::dial::{self, DialError, Targets};
 use super::page::Page;
 
 /// Bytes of a page, of which one line is held at a time.
@@ -77,7 +77,8 @@ impl Scrape {
         }
         match trust {
             Some(trust) => {
-                let stream = dial::tls(at, host, trust, Alpn::Http1).await?;
+                let stream = dial::tls(at, host, trust, Alpn::Http1).await;
+                let stream = stream.map_err(DialError::text)?;
                 read(stream, request, pool).await
             }
             None => read(dial::tcp(at).await?, request, pool).await,

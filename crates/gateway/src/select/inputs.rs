@@ -1,15 +1,18 @@
 //! From the model to what the selection is about, and to whom is observed for it (pure).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crd::networks::Cidr;
 
-use crate::model::{Epp, EppAddresses, Import, Imported, Mode, Readiness};
+use crate::model::{
+    Epp, EppAddresses, HealthPort, Import, Imported, Mode, ParentAddresses, Pool, Readiness,
+};
 use crate::observe::{Job, Jobs, Kind, Method, Probe, Scrape, Targets};
-use crate::world::{Key, World};
+use crate::world::{Endpoints, Key, World};
 
-use super::policy::{HealthRule, Policy};
+use super::policy::Policy;
 use super::state::{ClusterId, Entry, Standing, Wanted};
 
 /// The imports in use.
@@ -29,9 +32,7 @@ pub(crate) fn wanted(imports: &Imports<'_>, policies: &BTreeMap<Key, Policy>) ->
 }
 
 fn entry(cluster: &Imported, mode: &Mode) -> Entry {
-    let is_local = match mode {
-        Mode::Endpoint(_) => false,
-    };
+    let is_local = matches!(mode, Mode::Local(_));
     Entry {
         is_local,
         // Endpoints of other clusters are not known without their endpoint picker.
@@ -44,16 +45,26 @@ fn entry(cluster: &Imported, mode: &Mode) -> Entry {
     }
 }
 
-/// Probes of the clusters among which there is a choice, and scrapes where shares depend on metrics. `health_service` is the
-/// name that gRPC health checks ask for, `deny` what names of other clusters must not lead to.
+/// What whom to observe depends on besides the imports.
+pub(crate) struct Surroundings<'s> {
+    pub(crate) world: &'s World,
+    pub(crate) endpoints: &'s Endpoints,
+    /// The local pools of imports.
+    pub(crate) pools: BTreeMap<Key, &'s Pool>,
+    /// The name that gRPC health checks ask for.
+    pub(crate) health_service: &'s str,
+    /// What names of other clusters must not lead to, besides the networks of this one.
+    pub(crate) deny: &'s [Cidr],
+}
+
+/// Probes of the clusters among which there is a choice, and scrapes where shares depend on metrics.
 pub(crate) fn jobs(
     imports: &Imports<'_>,
     policies: &BTreeMap<Key, Policy>,
-    world: &World,
-    health_service: &str,
-    deny: &[Cidr],
+    around: &Surroundings<'_>,
 ) -> Jobs {
-    let denied: Arc<[Cidr]> = deny.iter().chain(&world.own_networks).copied().collect();
+    let denied = around.deny.iter().chain(&around.world.own_networks);
+    let denied: Arc<[Cidr]> = denied.copied().collect();
     let default = Policy::default();
     let mut jobs = Jobs::new();
     for (key, import) in imports {
@@ -66,12 +77,19 @@ pub(crate) fn jobs(
                 import: key.clone(),
                 cluster: cluster.name.clone(),
             };
-            let probe = probe(mode, &policy.health, health_service, &denied);
-            if let Some(probe) = probe {
-                jobs.insert((id.clone(), Kind::Probe), Job::Probe(probe));
-            }
+            let (hosts, method) = around.probed(mode);
+            let probe = Probe {
+                targets: Targets {
+                    hosts,
+                    denied: Arc::clone(&denied),
+                },
+                method,
+                interval: policy.health.interval,
+                timeout: policy.health.timeout,
+            };
+            jobs.insert((id.clone(), Kind::Probe), Job::Probe(probe));
             if policy.metrics().is_some()
-                && let Some(scrape) = scrape(cluster, world, &denied)
+                && let Some(scrape) = scrape(cluster, around.world, &denied)
             {
                 jobs.insert((id, Kind::Scrape), Job::Scrape(scrape));
             }
@@ -80,50 +98,64 @@ pub(crate) fn jobs(
     jobs
 }
 
-fn probe(
-    mode: &Mode,
-    rule: &HealthRule,
-    health_service: &str,
-    denied: &Arc<[Cidr]>,
-) -> Option<Probe> {
-    let (hosts, method) = match mode {
-        Mode::Endpoint(mode) => of_epp(&mode.epp, health_service)?,
-    };
-    Some(Probe {
-        targets: Targets {
-            hosts,
-            denied: Arc::clone(denied),
-        },
-        method,
-        interval: rule.interval,
-        timeout: rule.timeout,
-    })
+// === impl Surroundings ===
+
+impl Surroundings<'_> {
+    /// Where a cluster is probed, and how.
+    fn probed(&self, mode: &Mode) -> (Vec<(String, u16)>, Method) {
+        match mode {
+            Mode::Endpoint(mode) => self.of_epp(&mode.epp),
+            Mode::Local(pool) => {
+                let epp = self.pools.get(pool).and_then(|pool| pool.epp.as_ref());
+                epp.map_or((Vec::new(), Method::Tcp), |epp| self.of_epp(epp))
+            }
+            Mode::Parent(mode) => {
+                let hosts = match &mode.addresses {
+                    ParentAddresses::Ips(addresses) => hosts(addresses, None),
+                    ParentAddresses::Dns(hosts) => hosts.clone(),
+                };
+                let name = mode.host().filter(|_| mode.tls).map(str::to_owned);
+                (hosts, name.map_or(Method::Tcp, |name| Method::Tls { name }))
+            }
+        }
+    }
+
+    /// By gRPC health where its port is known; a guess of it would find those unhealthy that do not have it.
+    fn of_epp(&self, epp: &Epp) -> (Vec<(String, u16)>, Method) {
+        let grpc = Method::Grpc {
+            service: self.health_service.to_owned(),
+        };
+        let method = |health: Option<u16>| health.map_or(Method::Tcp, |_| grpc.clone());
+        match &epp.addresses {
+            EppAddresses::Ips { addresses, health } => (hosts(addresses, *health), method(*health)),
+            EppAddresses::Dns { hosts, health } => {
+                let hosts = hosts.iter();
+                let hosts = hosts.map(|(host, port)| (host.clone(), health.unwrap_or(*port)));
+                (hosts.collect(), method(*health))
+            }
+            EppAddresses::Slices {
+                service,
+                port_name,
+                health,
+            } => {
+                let of_port = |name: &str| self.endpoints.of_service(service, name);
+                match health {
+                    None => (hosts(&of_port(port_name), None), Method::Tcp),
+                    Some(HealthPort::Named(name)) => (hosts(&of_port(name), None), grpc),
+                    Some(HealthPort::Number(port)) => {
+                        (hosts(&of_port(port_name), Some(*port)), grpc)
+                    }
+                }
+            }
+        }
+    }
 }
 
-/// Where an endpoint picker is probed, and how: by gRPC health where its port is known; a guess of it would find those
-/// unhealthy that do not have it.
-fn of_epp(epp: &Epp, health_service: &str) -> Option<(Vec<(String, u16)>, Method)> {
-    let method = |health: Option<u16>| match health {
-        Some(_) => Method::Grpc {
-            service: health_service.to_owned(),
-        },
-        None => Method::Tcp,
-    };
-    match &epp.addresses {
-        EppAddresses::Ips { addresses, health } => {
-            let hosts = addresses.iter().map(|at| {
-                let port = health.unwrap_or(at.port());
-                (at.ip().to_string(), port)
-            });
-            Some((hosts.collect(), method(*health)))
-        }
-        EppAddresses::Dns { hosts, health } => {
-            let hosts = hosts.iter();
-            let hosts = hosts.map(|(host, port)| (host.clone(), health.unwrap_or(*port)));
-            Some((hosts.collect(), method(*health)))
-        }
-        EppAddresses::Slices { .. } => None,
-    }
+/// The addresses, with this port in the place of their own.
+fn hosts(addresses: &[SocketAddr], port: Option<u16>) -> Vec<(String, u16)> {
+    let hosts = addresses.iter();
+    let hosts = hosts.map(|at| (at.ip().to_string(), port.unwrap_or(at.port())));
+    hosts.collect()
 }
 
 /// `None`: the entry has no metrics, or names a Secret that cannot be used; its cluster counts as the mean of the others.

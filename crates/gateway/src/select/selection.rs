@@ -147,7 +147,8 @@ fn state(cluster: &Imported, assigned: Option<Assigned>, first: Option<u32>) -> 
 /// Who does not answer the gateway's probes.
 fn unhealthy(mode: &Mode) -> &'static str {
     match mode {
-        Mode::Endpoint(_) => "EPPUnhealthy",
+        Mode::Endpoint(_) | Mode::Local(_) => "EPPUnhealthy",
+        Mode::Parent(_) => "ParentUnhealthy",
     }
 }
 
@@ -157,7 +158,8 @@ fn ineligible(name: &str, why: &Ineligible) -> String {
         Ineligible::InvalidName => format!("{} {reason}", quoted(name)),
         Ineligible::AddressDenied(_)
         | Ineligible::NetworksDenied
-        | Ineligible::NetworksUnknown(_) => {
+        | Ineligible::NetworksUnknown(_)
+        | Ineligible::HostnameUnknown => {
             format!("{name} {reason} ({why})")
         }
         _ => format!("{name} {reason}"),

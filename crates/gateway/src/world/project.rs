@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crd::conditions::{ACCEPTED, READY, find, is_false, is_true};
-use crd::networks::{Cidr, MAX_POD_CIDRS, parse_pod_cidrs};
+use crd::networks::Cidr;
 use crd::{gateway_class, http_route, inference_pool, reference_grant};
 use foreign_text::{MAX_MESSAGE, clipped};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -16,15 +15,16 @@ use serde::{Deserialize, Serialize};
 
 use super::headers::first_of_each;
 use super::{
-    BackendRef, GatewayClass, HeaderEdit, HttpRoute, ImportedCluster, InferencePool,
-    InferencePoolImport, Key, Labels, MetricsPort, ParametersRef, ParentRef, PathMatch, PickerRef,
-    Redirect, ReferenceGrant, RemotePicker, RouteFilter, RouteMatch, RouteRule, SecretRef, Service,
-    ServicePort, Slice, ValueMatch,
+    BackendRef, GatewayClass, HeaderEdit, HttpRoute, InferencePool, Key, Labels, ParametersRef,
+    ParentRef, PathMatch, PickerRef, Redirect, ReferenceGrant, RouteFilter, RouteMatch, RouteRule,
+    Service, ServicePort, Slice, ValueMatch,
 };
 
 mod gateways;
+mod imports;
 
 pub(crate) use gateways::gateway;
+pub(crate) use imports::import;
 
 pub(crate) fn key(meta: &ObjectMeta) -> Key {
     Key::new(
@@ -266,71 +266,6 @@ pub(crate) fn node(object: &core::Node) -> Vec<Cidr> {
     let addresses = addresses.into_iter().flatten();
     let addresses = addresses.filter_map(|one| one.address.parse::<IpAddr>().ok());
     addresses.map(Cidr::host).chain(ranges).collect()
-}
-
-pub(crate) fn import(object: &crd::InferencePoolImport) -> InferencePoolImport {
-    InferencePoolImport {
-        generation: object.metadata.generation.unwrap_or_default(),
-        clusters: object.clusters().iter().map(imported_cluster).collect(),
-    }
-}
-
-fn imported_cluster(entry: &crd::ImportedCluster) -> ImportedCluster {
-    let ports: BTreeSet<u16> = entry.target_ports.iter().map(|p| p.number).collect();
-    let target_ports = if ports.is_empty() {
-        vec![entry.target_port_number]
-    } else {
-        ports.into_iter().collect()
-    };
-    let not_ready = is_false(&entry.conditions, READY)
-        .then(|| find(&entry.conditions, READY).map(|ready| ready.reason.clone()))
-        .flatten();
-    ImportedCluster {
-        name: entry.name.clone(),
-        parent_mode: entry.routing_mode == crd::RoutingMode::ParentMode,
-        target_ports,
-        app_protocol: entry.app_protocol.clone(),
-        picker: entry.endpoint_picker.as_ref().map(remote_picker),
-        pod_cidrs: pod_cidrs(&entry.pod_cidrs),
-        accepted: is_true(&entry.conditions, ACCEPTED),
-        not_ready,
-        drain_until: entry.drain_until.as_ref().map(|time| time.0.as_second()),
-    }
-}
-
-/// The form of the networks is checked as the controller checks it, but not that they are of that cluster: a client
-/// that may write the status of an import may write 10.0.0.0/8. Networks that are denied here are denied then as well.
-fn pod_cidrs(texts: &[String]) -> Vec<Cidr> {
-    let texts = texts.iter().take(MAX_POD_CIDRS);
-    let networks: BTreeSet<Cidr> = texts
-        .filter_map(|text| parse_pod_cidrs(text).ok())
-        .flatten()
-        .collect();
-    networks.into_iter().collect()
-}
-
-fn remote_picker(picker: &crd::EndpointPicker) -> RemotePicker {
-    let first = picker
-        .service
-        .iter()
-        .find_map(|service| service.ports.first());
-    let addresses = picker.service.iter().flat_map(|service| &service.addresses);
-    RemotePicker {
-        name: picker.name.clone(),
-        endpoints: picker.endpoints.clone(),
-        addresses: addresses.cloned().collect(),
-        port: first.map(|port| port.number),
-        app_protocol: first.and_then(|port| port.app_protocol.clone()),
-        health_port: picker.health.as_ref().map(|health| health.port),
-        metrics: picker.metrics.as_ref().map(|metrics| MetricsPort {
-            port: metrics.port,
-            secret: metrics.secret_ref.as_ref().map(|secret| SecretRef {
-                namespace: secret.namespace.clone(),
-                name: secret.name.clone().unwrap_or_default(),
-            }),
-        }),
-        fail_open: picker.failure_mode == Some(crd::FailureMode::FailOpen),
-    }
 }
 
 pub(crate) fn reference_grant(object: &reference_grant::ReferenceGrant) -> ReferenceGrant {

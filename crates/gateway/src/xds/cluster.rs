@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{EndpointMode, Epp, EppAddresses, Pool};
+use crate::model::{EndpointMode, Epp, EppAddresses, ParentAddresses, ParentMode, Pool};
 
 use super::http;
 use super::names::{PICK, SERVED};
@@ -13,10 +13,19 @@ use super::proto::{
 use super::route::ATTEMPTS;
 use super::{Options, endpoints, filters};
 
+use tls::common_tls_context::ValidationContextType;
+
 use cluster::cluster::{ClusterDiscoveryType, CommonLbConfig, DiscoveryType, LbConfig, LbPolicy};
 
 /// A connection that is not there after this long will not come: all endpoints are near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Gateways of other clusters may be far away, and a TLS handshake is part of it.
+const PARENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Connection pools of a cluster of Gateways with TLS, which has one for each host of requests: where the Gateways have a wildcard,
+/// clients choose those. Far above what the hosts that are published need.
+const PARENT_POOLS: u32 = 4096;
 
 /// No default limit binds: Envoy's own are 1024 requests and 3 concurrent retries.
 const NO_LIMIT: u32 = 1_000_000;
@@ -109,13 +118,7 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
     };
     let base = match &epp.addresses {
         EppAddresses::Slices { .. } | EppAddresses::Ips { .. } => eds(name),
-        EppAddresses::Dns { hosts, health } => cluster::Cluster {
-            cluster_discovery_type: Some(ClusterDiscoveryType::Type(
-                DiscoveryType::StrictDns.into(),
-            )),
-            load_assignment: Some(endpoints::of_hosts(&name, hosts, *health)),
-            ..base(name)
-        },
+        EppAddresses::Dns { hosts, health } => dns(name, hosts, *health),
     };
     let health_checker = if epp.grpc_health {
         core::health_check::HealthChecker::GrpcHealthCheck(core::health_check::GrpcHealthCheck {
@@ -218,23 +221,92 @@ pub(crate) fn pods(name: String, mode: &EndpointMode, http2: bool) -> cluster::C
     }
 }
 
+/// Gateways of one exporting cluster. As those of EPPs its hosts may be load balancers, and the last is not set aside. Answers
+/// are those of a model, also where they are errors: only a connection that fails says something of a Gateway.
+pub(crate) fn parent(
+    name: String,
+    mode: &ParentMode,
+    http2: bool,
+    options: &Options,
+) -> cluster::Cluster {
+    let base = match &mode.addresses {
+        ParentAddresses::Ips(_) => eds(name),
+        ParentAddresses::Dns(hosts) => dns(name, hosts, None),
+    };
+    let mut limits = limits();
+    limits.max_connection_pools = mode.tls.then(|| uint32(PARENT_POOLS));
+    // A check makes the handshake of TLS, for which a Gateway may need a server name.
+    let is_checked = !mode.tls || mode.host().is_some();
+    let check = core::HealthCheck {
+        timeout: Some(seconds(2)),
+        interval: Some(seconds(2)),
+        no_traffic_interval: Some(seconds(2)),
+        unhealthy_threshold: Some(uint32(2)),
+        healthy_threshold: Some(uint32(1)),
+        reuse_connection: Some(boolean(false)),
+        health_checker: Some(core::health_check::HealthChecker::TcpHealthCheck(
+            core::health_check::TcpHealthCheck::default(),
+        )),
+        ..core::HealthCheck::default()
+    };
+    cluster::Cluster {
+        connect_timeout: Some(duration(PARENT_CONNECT_TIMEOUT)),
+        circuit_breakers: Some(breakers(limits)),
+        lb_policy: LbPolicy::LeastRequest.into(),
+        common_lb_config: Some(no_panic()),
+        health_checks: is_checked.then_some(check).into_iter().collect(),
+        outlier_detection: Some(cluster::OutlierDetection {
+            split_external_local_origin_errors: true,
+            consecutive_local_origin_failure: Some(uint32(1)),
+            enforcing_consecutive_local_origin_failure: Some(uint32(100)),
+            enforcing_consecutive_5xx: Some(uint32(0)),
+            enforcing_success_rate: Some(uint32(0)),
+            enforcing_local_origin_success_rate: Some(uint32(0)),
+            max_ejection_percent: Some(uint32(REMOTE.max_ejection_percent)),
+            base_ejection_time: Some(seconds(5)),
+            interval: Some(seconds(1)),
+            ..cluster::OutlierDetection::default()
+        }),
+        transport_socket: mode.tls.then(|| verified_tls(mode.host(), &options.roots)),
+        typed_extension_protocol_options: http::of_parents(mode.tls, http2),
+        ..base
+    }
+}
+
+/// It resolves names itself.
+fn dns(name: String, hosts: &[(String, u16)], health: Option<u16>) -> cluster::Cluster {
+    let kind = ClusterDiscoveryType::Type(DiscoveryType::StrictDns.into());
+    cluster::Cluster {
+        cluster_discovery_type: Some(kind),
+        load_assignment: Some(endpoints::of_hosts(&name, hosts, health)),
+        ..base(name)
+    }
+}
+
 fn base(name: String) -> cluster::Cluster {
-    let thresholds = cluster::circuit_breakers::Thresholds {
+    cluster::Cluster {
+        name,
+        connect_timeout: Some(duration(CONNECT_TIMEOUT)),
+        circuit_breakers: Some(breakers(limits())),
+        ..cluster::Cluster::default()
+    }
+}
+
+fn limits() -> cluster::circuit_breakers::Thresholds {
+    cluster::circuit_breakers::Thresholds {
         priority: core::RoutingPriority::Default.into(),
         max_connections: Some(uint32(NO_LIMIT)),
         max_pending_requests: Some(uint32(NO_LIMIT)),
         max_requests: Some(uint32(NO_LIMIT)),
         max_retries: Some(uint32(MAX_RETRIES)),
         ..cluster::circuit_breakers::Thresholds::default()
-    };
-    cluster::Cluster {
-        name,
-        connect_timeout: Some(duration(CONNECT_TIMEOUT)),
-        circuit_breakers: Some(cluster::CircuitBreakers {
-            thresholds: vec![thresholds],
-            ..cluster::CircuitBreakers::default()
-        }),
-        ..cluster::Cluster::default()
+    }
+}
+
+fn breakers(limits: cluster::circuit_breakers::Thresholds) -> cluster::CircuitBreakers {
+    cluster::CircuitBreakers {
+        thresholds: vec![limits],
+        ..cluster::CircuitBreakers::default()
     }
 }
 
@@ -269,6 +341,27 @@ fn unverified_tls() -> core::TransportSocket {
     let context = tls::UpstreamTlsContext {
         common_tls_context: Some(tls::CommonTlsContext {
             alpn_protocols: vec!["h2".to_owned()],
+            ..tls::CommonTlsContext::default()
+        }),
+        ..tls::UpstreamTlsContext::default()
+    };
+    transport_socket("envoy.transport_sockets.tls", any(&context))
+}
+
+/// The name that is asked for, and that the certificate must have, is that of each request; `host` is for health checks.
+fn verified_tls(host: Option<&str>, roots: &str) -> core::TransportSocket {
+    let roots = core::DataSource {
+        specifier: Some(core::data_source::Specifier::Filename(roots.to_owned())),
+        ..core::DataSource::default()
+    };
+    let validation = tls::CertificateValidationContext {
+        trusted_ca: Some(roots),
+        ..tls::CertificateValidationContext::default()
+    };
+    let context = tls::UpstreamTlsContext {
+        sni: host.unwrap_or_default().to_owned(),
+        common_tls_context: Some(tls::CommonTlsContext {
+            validation_context_type: Some(ValidationContextType::ValidationContext(validation)),
             ..tls::CommonTlsContext::default()
         }),
         ..tls::UpstreamTlsContext::default()

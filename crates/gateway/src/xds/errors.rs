@@ -40,12 +40,15 @@ const REFUSED_PICK: u32 = 403;
 
 /// Statuses of answers at a hop that are always marked: this cluster cannot serve the request, whichever program
 /// answers.
-const MARKED: [u32; 2] = [503, 508];
+const MARKED: [u32; 2] = [503, LOOP];
 
 /// For a host that connections with another server name are for.
 pub(crate) const MISDIRECTED: u32 = 421;
 
-const ERRORS: [Error; 11] = [
+/// For a request that one cluster has sent to another already, and that could go on only to a third.
+pub(crate) const LOOP: u32 = 508;
+
+const ERRORS: [Error; 12] = [
     // Envoy's 403 reads like a rejected key. Clients that try WebSocket first use HTTP at once after 426, and only
     // then.
     Error {
@@ -66,6 +69,14 @@ const ERRORS: [Error; 11] = [
         of: Some(MISDIRECTED),
         kind: "misdirected-request",
         message: "this connection is for other hosts than that of the request: open one for it",
+        ..BASE
+    },
+    Error {
+        details: &["direct_response"],
+        of: Some(LOOP),
+        at_hop: Some(LOOP),
+        kind: "loop-refused",
+        message: "another cluster has sent this request here, and only a third one is left that could take it",
         ..BASE
     },
     Error {

@@ -31,6 +31,8 @@ pub(crate) enum Hop {
     UnknownPods,
     /// In front of a local pool.
     Pool,
+    /// In front of Gateways of another cluster, which have the pick made.
+    Parent,
 }
 
 pub(crate) fn edge(number: u16, port: &PortModel, options: &Options) -> listener::Listener {
@@ -151,11 +153,11 @@ fn short_lived(drain: Duration) -> Option<core::HttpProtocolOptions> {
 }
 
 pub(crate) fn hop(name: &str, hop: Hop, options: &Options) -> listener::Listener {
-    let picker = match hop {
-        Hop::UnknownPods => Picker::Remote,
-        Hop::Pool => Picker::Local,
+    let mut http_filters = match hop {
+        Hop::UnknownPods => vec![extproc::filter(Picker::Remote)],
+        Hop::Pool => vec![extproc::filter(Picker::Local)],
+        Hop::Parent => Vec::new(),
     };
-    let mut http_filters = vec![extproc::filter(picker)];
     if hop == Hop::UnknownPods {
         http_filters.extend(filters::served());
     }

@@ -11,6 +11,9 @@ pub(crate) const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 pub(crate) const SERVED: &str = "x-gateway-destination-endpoint-served";
 /// Inside Envoy: this is not the model's answer, try another cluster.
 pub(crate) const FAILOVER: &str = "x-isthmus-failover";
+/// The cluster from which a request was sent to a Gateway of another one: from there it goes to no further one. It comes from
+/// outside as well: clients that send it restrict themselves.
+pub(crate) const HOP: &str = "x-isthmus-hop";
 /// Metadata namespace of picks.
 pub(crate) const LB_NAMESPACE: &str = "envoy.lb";
 
@@ -78,6 +81,11 @@ pub(crate) fn pods(import: &Key, cluster: &str) -> String {
     format!("pods/{import}/{cluster}")
 }
 
+/// Gateways of one exporting cluster.
+pub(crate) fn parent(import: &Key, cluster: &str) -> String {
+    format!("parent/{import}/{cluster}")
+}
+
 /// No cluster has this name, which makes the answer 500.
 pub(crate) const INVALID: &str = "invalid-backend";
 
@@ -90,7 +98,7 @@ pub(crate) fn is_of_backend(cluster: &str, backend: &Backend) -> bool {
             .any(|n| n == cluster),
         Backend::Import(key) => {
             cluster == import(key)
-                || [epp_of(key, ""), pods(key, "")]
+                || [epp_of(key, ""), pods(key, ""), parent(key, "")]
                     .iter()
                     .any(|prefix| cluster.starts_with(prefix))
         }

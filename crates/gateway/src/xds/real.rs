@@ -17,6 +17,7 @@ mod epp;
 mod errors;
 mod headers;
 mod https;
+mod imports;
 mod pod;
 mod selection;
 

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::model::{
-    Action, Backend, Chain, Epp, GatewayModel, Rule, VirtualHost, Weighted, prefix_of,
+    Action, Backend, Chain, Epp, GatewayModel, ParentMode, Rule, VirtualHost, Weighted, prefix_of,
 };
 use crate::world::{HeaderEdit, PathMatch, RouteFilter, RouteMatch};
 
-use super::names::{self, FAILOVER};
+use super::names::{self, FAILOVER, HOP};
 use super::proto::{core, duration, exactly, google, header, kinds, route, uint32};
 use super::redirect::{Origin, redirect};
 use super::{Options, errors, extproc, filters};
 
-use route::route_action::{ClusterNotFoundResponseCode, ClusterSpecifier};
+use route::route_action::{ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier};
 use route::weighted_cluster::ClusterWeight;
 
 /// Says how often the edge tried, to hops.
@@ -29,9 +29,6 @@ pub(crate) const ATTEMPTS: u8 = 3;
 /// How many attempts a request has at a pool, where one that a server has read may be made again: that server may have died of
 /// it, and may not be the only one to do so.
 const POOL_ATTEMPTS: u8 = 2;
-
-/// The attempt that fails open at the hop of a local pool: the last, there being one retry.
-const LAST_ATTEMPT: i64 = 2;
 
 pub(crate) fn edge(
     name: &str,
@@ -53,53 +50,114 @@ pub(crate) fn edge(
     }
 }
 
-/// All requests go to `cluster`, after the EPP picked. With `fail_open` the last attempt goes on
-/// without it.
+/// How often a request is tried again at backends behind hops, of which there are so many.
+fn retries(candidates: usize) -> u32 {
+    u32::try_from(candidates.saturating_sub(1).clamp(1, 4)).unwrap_or(4)
+}
+
+/// The last attempt at a backend behind so many hops: each of them has had its turn.
+pub(crate) fn last_attempt(candidates: usize) -> u32 {
+    retries(candidates) + 1
+}
+
+/// All requests go to `cluster`, after the EPP picked. From attempt `open_at` on they go on without it.
 pub(crate) fn hop(
     name: &str,
     cluster: &str,
     epp: Option<(&str, &Epp)>,
-    fail_open: bool,
+    open_at: Option<u32>,
 ) -> route::RouteConfiguration {
     let to = |headers: Vec<route::HeaderMatcher>, open: bool| route::Route {
         r#match: Some(route::RouteMatch {
             headers,
             ..prefix("/")
         }),
-        action: Some(route::route::Action::Route(route::RouteAction {
-            timeout: Some(duration(Duration::ZERO)),
-            // Silence is the edge's to limit, by the rule the request came by.
-            idle_timeout: Some(duration(Duration::ZERO)),
-            cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
-            ..route::RouteAction::default()
-        })),
+        action: Some(route::route::Action::Route(through(cluster))),
         typed_per_filter_config: epp
             .map(|(name, epp)| extproc::enabled(name, epp, open, 1))
             .unwrap_or_default(),
         ..route::Route::default()
     };
     let mut routes = Vec::new();
-    if fail_open {
+    if let Some(attempt) = open_at {
         let last = route::header_matcher::HeaderMatchSpecifier::RangeMatch(kinds::Int64Range {
-            start: LAST_ATTEMPT,
+            start: attempt.into(),
             end: 100, // more than any number of attempts
         });
         routes.push(to(vec![header_match(ATTEMPT, last)], true));
     }
     routes.push(to(Vec::new(), false));
-    let vhost = route::VirtualHost {
-        name: "*".to_owned(),
-        domains: vec!["*".to_owned()],
+    route::RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts: vec![hop_host("*", vec!["*".to_owned()], routes)],
+        ..route::RouteConfiguration::default()
+    }
+}
+
+/// All requests go to Gateways of another cluster, but those that came from one. Their host is kept if the Gateways have it; else it
+/// becomes one of theirs.
+pub(crate) fn parent_hop(
+    name: &str,
+    cluster: &str,
+    mode: &ParentMode,
+    own_name: &str,
+) -> route::RouteConfiguration {
+    use core::header_value_option::HeaderAppendAction::OverwriteIfExistsOrAdd;
+    let routes = |host: Option<&str>| {
+        let present = route::header_matcher::HeaderMatchSpecifier::PresentMatch(true);
+        let refused = route::Route {
+            r#match: Some(route::RouteMatch {
+                headers: vec![header_match(HOP, present)],
+                ..prefix("/")
+            }),
+            action: Some(direct(errors::LOOP)),
+            ..route::Route::default()
+        };
+        let rewritten = host.map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_owned()));
+        let sent = route::Route {
+            r#match: Some(prefix("/")),
+            request_headers_to_add: vec![header(HOP, own_name, OverwriteIfExistsOrAdd)],
+            action: Some(route::route::Action::Route(route::RouteAction {
+                host_rewrite_specifier: rewritten,
+                ..through(cluster)
+            })),
+            ..route::Route::default()
+        };
+        vec![refused, sent]
+    };
+    let mut virtual_hosts = Vec::new();
+    if mode.host().is_some() {
+        let domains = mode.hosts.iter().map(ToString::to_string).collect();
+        virtual_hosts.push(hop_host("kept", domains, routes(None)));
+    }
+    virtual_hosts.push(hop_host("*", vec!["*".to_owned()], routes(mode.host())));
+    route::RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts,
+        ignore_port_in_host_matching: true,
+        ..route::RouteConfiguration::default()
+    }
+}
+
+/// Silence is the edge's to limit, by the rule the request came by.
+fn through(cluster: &str) -> route::RouteAction {
+    route::RouteAction {
+        timeout: Some(duration(Duration::ZERO)),
+        idle_timeout: Some(duration(Duration::ZERO)),
+        cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
+        ..route::RouteAction::default()
+    }
+}
+
+fn hop_host(name: &str, domains: Vec<String>, routes: Vec<route::Route>) -> route::VirtualHost {
+    route::VirtualHost {
+        name: name.to_owned(),
+        domains,
         routes,
         request_headers_to_remove: vec![ATTEMPT.to_owned()],
         // A model's own is forged; ours is added after this.
         response_headers_to_remove: vec![FAILOVER.to_owned()],
         ..route::VirtualHost::default()
-    };
-    route::RouteConfiguration {
-        name: name.to_owned(),
-        virtual_hosts: vec![vhost],
-        ..route::RouteConfiguration::default()
     }
 }
 
@@ -257,7 +315,7 @@ fn retry(
             ..base
         };
     };
-    let retries = candidates.saturating_sub(1).clamp(1, 4);
+    let retries = retries(candidates);
     // Hops mark what was reset behind them. Other backends of the rule have none.
     let all_hops = backends.iter().all(|one| match &one.backend {
         Backend::Import(_) => true,
@@ -273,7 +331,7 @@ fn retry(
     route::RetryPolicy {
         retry_on: format!("{retry_on},retriable-headers"),
         retriable_headers: vec![header_match(FAILOVER, present)],
-        num_retries: Some(uint32(u32::try_from(retries).unwrap_or(4))),
+        num_retries: Some(uint32(retries)),
         retry_host_predicate: vec![route::retry_policy::RetryHostPredicate {
             name: filters::OTHER_HOST.to_owned(),
             config_type: Some(

@@ -8,8 +8,8 @@ use ::tls::test_pki::Ca;
 use prost::Message as _;
 
 use crate::fixture::{
-    add_route, key, mk_endpoints, mk_https_listener, mk_import, mk_options, mk_ref, mk_route,
-    mk_rule, mk_selection, mk_settings, mk_world,
+    add_route, key, mk_endpoints, mk_https_listener, mk_import, mk_options, mk_parent_entry,
+    mk_ref, mk_route, mk_rule, mk_selection, mk_settings, mk_world,
 };
 use crate::model::{EppTls, Settings, build};
 use crate::world::secrets::mk_certificate;

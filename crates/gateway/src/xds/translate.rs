@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::{
-    Backend, EndpointMode, Epp, EppAddresses, GatewayModel, Import, Imported, Mode, Pool,
+    Backend, EndpointMode, Epp, EppAddresses, GatewayModel, Import, Imported, Mode,
+    ParentAddresses, ParentMode, Pool,
 };
 use crate::world::Key;
 
@@ -59,7 +60,7 @@ pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
         }
     }
     for import in model.imports.values() {
-        plan.import(import, options);
+        plan.import(model, import, options);
     }
     plan
 }
@@ -101,10 +102,11 @@ impl Plan {
         let epp_name = names::epp(&pool.key);
         let epp = pool.epp.as_ref().map(|epp| (epp_name.as_str(), epp));
         let to = names::pool(&pool.key);
-        self.table(route::hop(&name, &to, epp, pool.fail_open));
+        let open_at = pool.fail_open.then(|| route::last_attempt(1));
+        self.table(route::hop(&name, &to, epp, open_at));
     }
 
-    fn import(&mut self, import: &Import, options: &Options) {
+    fn import(&mut self, model: &GatewayModel, import: &Import, options: &Options) {
         let hops = import.hops().map(|(cluster, _)| Hop {
             listener: names::hop(&import.key, &cluster.name),
             cluster: cluster.name.clone(),
@@ -117,8 +119,49 @@ impl Plan {
         for (cluster, mode) in import.hops() {
             match mode {
                 Mode::Endpoint(mode) => self.endpoint_hop(&import.key, cluster, mode, options),
+                Mode::Parent(mode) => self.parent_hop(&import.key, cluster, mode, options),
+                Mode::Local(pool) => {
+                    if let Some(pool) = model.pools.get(pool) {
+                        self.local_hop(import, cluster, pool, options);
+                    }
+                }
             }
         }
+    }
+
+    /// Other clusters have their turn first: only the last attempt goes on without the EPP.
+    fn local_hop(&mut self, import: &Import, cluster: &Imported, pool: &Pool, options: &Options) {
+        let name = names::hop(&import.key, &cluster.name);
+        self.listener(listener::hop(&name, listener::Hop::Pool, options));
+        let epp_name = names::epp(&pool.key);
+        let epp = pool.epp.as_ref().map(|epp| (epp_name.as_str(), epp));
+        let open_at = pool.fail_open;
+        let open_at = open_at.then(|| route::last_attempt(import.hops().count()));
+        let to = names::pool(&pool.key);
+        self.table(route::hop(&name, &to, epp, open_at));
+    }
+
+    fn parent_hop(
+        &mut self,
+        import: &Key,
+        cluster: &Imported,
+        mode: &ParentMode,
+        options: &Options,
+    ) {
+        let name = names::hop(import, &cluster.name);
+        let parent = names::parent(import, &cluster.name);
+        self.listener(listener::hop(&name, listener::Hop::Parent, options));
+        let table = route::parent_hop(&name, &parent, mode, &options.cluster_name);
+        self.table(table);
+        let source = match &mode.addresses {
+            ParentAddresses::Ips(addresses) => Some(Assignment::Fixed {
+                addresses: addresses.clone(),
+                health: None,
+            }),
+            ParentAddresses::Dns(_) => None,
+        };
+        let made = cluster::parent(parent, mode, cluster.http2, options);
+        self.cluster(made, source);
     }
 
     fn endpoint_hop(
@@ -133,7 +176,7 @@ impl Plan {
         let pods = names::pods(import, &cluster.name);
         self.listener(listener::hop(&name, listener::Hop::UnknownPods, options));
         // Pods that nobody names cannot be invented: this hop always fails closed.
-        self.table(route::hop(&name, &pods, Some((&epp, &mode.epp)), false));
+        self.table(route::hop(&name, &pods, Some((&epp, &mode.epp)), None));
         self.epp(epp, &mode.epp, options);
         self.cluster(cluster::pods(pods, mode, cluster.http2), None);
     }

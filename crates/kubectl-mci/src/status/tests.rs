@@ -272,7 +272,7 @@ fn mk_used(controller: &str, status: &str, reason: &str) -> InferencePoolImport 
     let mut import = mk_import(OURS, &[("east", "True", "Ready")]);
     let condition = |type_: &str, status: &str, reason: &str| {
         json!({"type": type_, "status": status, "reason": reason,
-            "message": "east ParentModeUnsupported", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            "message": "east HostnameUnknown", "lastTransitionTime": "2026-01-01T00:00:00Z"})
     };
     let controllers = json!([{"name": controller, "parents": [{
         "parentRef": {"name": "inference"}, "controllerName": controller,
@@ -297,7 +297,7 @@ fn a_gateway_that_cannot_use_an_import_is_a_hole() {
         one_hole(&seen, "west", "", "NoUsableCluster");
         let text = text::render(&judge(&seen), Paint::Plain);
         assert!(text.contains("exports   imports 1/1!\n"), "{text}");
-        let message = format!("Gateway {gateway}: east ParentModeUnsupported");
+        let message = format!("Gateway {gateway}: east HostnameUnknown");
         assert!(text.contains(&message), "{text}");
     }
     let import = mk_used("isthmus.dev/gateway", "True", "Programmed");

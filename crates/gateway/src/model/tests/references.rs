@@ -331,14 +331,15 @@ fn entries_that_cannot_be_used_are_named() {
         .unwrap()
         .addresses
         .clear();
-    import.clusters[4].parent_mode = true;
+    import.clusters[4] = mk_parent_entry("parent", "10.2.0.5", &[443], &[]);
     import.clusters[5].not_ready = Some("NoReadyEndpoint".into());
     import.clusters[7].accepted = false;
     world.imports.insert(key("llm"), import);
     let (_, wanted) = build_all(&world);
     let programmed = &import_conditions(&wanted, "llm")[2];
     let expected = "draining Draining, east 500, south 500; denied AddressDenied (address \"127.0.0.1\" is not allowed), late AddressNotAssigned, \
-                    parent ParentModeUnsupported, sick NoReadyEndpoint, strange NotAccepted";
+                    parent HostnameUnknown (its Gateways listen for HTTPS and name no host, so there is none by which their certificates \
+                    can be verified: give the listener or the HTTPRoute there a hostname), sick NoReadyEndpoint, strange NotAccepted";
     assert_eq!(programmed.message, expected);
 }
 
@@ -374,8 +375,13 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
             networks.iter().map(ToString::to_string).collect()
         };
         let mode = import.clusters[0].mode.clone();
-        mode.map(|Mode::Endpoint(mode)| (texts(&mode.cidrs), texts(&mode.denied)))
-            .map_err(|why| format!("{}: {message}", why.reason()))
+        mode.map(|mode| {
+            let Mode::Endpoint(mode) = mode else {
+                panic!("{mode:?}");
+            };
+            (texts(&mode.cidrs), texts(&mode.denied))
+        })
+        .map_err(|why| format!("{}: {message}", why.reason()))
     };
     let mut settings = mk_settings();
     // only the denied networks that are within them

@@ -3,7 +3,9 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::*;
-use crate::fixture::{key, mk_import, mk_settings, mk_world};
+use crate::fixture::{
+    add_slice, include_local, key, mk_import, mk_parent_entry, mk_settings, mk_world,
+};
 use crate::model::build;
 use crate::select::{MetricsRule, Strategy};
 use crate::world::{BadCredential, ImportedCluster, MetricsPort, SecretRef};
@@ -25,9 +27,19 @@ fn by_metrics() -> BTreeMap<Key, Policy> {
     [(key("llm"), policy)].into()
 }
 
+fn mk_around<'s>(world: &'s World, endpoints: &'s Endpoints) -> Surroundings<'s> {
+    Surroundings {
+        world,
+        endpoints,
+        pools: BTreeMap::new(),
+        health_service: "health",
+        deny: &[],
+    }
+}
+
 fn of(world: &World, import: &Import, policies: &BTreeMap<Key, Policy>) -> Vec<String> {
     let imports = [(import.key.clone(), import)].into();
-    let jobs = jobs(&imports, policies, world, "health", &[]);
+    let jobs = jobs(&imports, policies, &mk_around(world, &Endpoints::default()));
     let shown = jobs.iter().map(|((id, kind), job)| {
         let cluster = &id.cluster;
         match job {
@@ -85,7 +97,11 @@ fn probes_follow_the_policy() {
     rule.interval = Duration::from_secs(7);
     rule.timeout = Duration::from_secs(3);
     let imports = [(import.key.clone(), &import)].into();
-    let jobs = jobs(&imports, &policies, &world, "health", &[]);
+    let jobs = jobs(
+        &imports,
+        &policies,
+        &mk_around(&world, &Endpoints::default()),
+    );
     assert_eq!(jobs.len(), 2);
     for job in jobs.values() {
         let Job::Probe(probe) = job else {
@@ -146,4 +162,52 @@ fn readiness_of_entries_is_their_standing() {
     let standings = entries.values().map(|entry| entry.standing);
     let standings: Vec<_> = standings.collect();
     assert_eq!(standings, [Standing::NotReady, Standing::Draining]);
+}
+
+#[test]
+fn gateways_of_parent_mode_are_probed_by_tls_where_they_have_it() {
+    let mut world = mk_world();
+    let import = mk_made(&mut world, |clusters| {
+        *clusters = vec![
+            mk_parent_entry("east", "10.2.0.7", &[80], &[]),
+            mk_parent_entry("north", "lb.north.example", &[443], &["llm.north.example"]),
+            mk_parent_entry("south", "10.3.0.7", &[443], &["*.models.example"]),
+        ];
+    });
+    let expected = [
+        "east Probe Tcp 10.2.0.7:80",
+        "north Probe Tls { name: \"llm.north.example\" } lb.north.example:443",
+        "south Probe Tcp 10.3.0.7:443",
+    ];
+    assert_eq!(of(&world, &import, &BTreeMap::new()), expected);
+}
+
+/// Its endpoint picker is where its Service leads to at the moment.
+#[test]
+fn local_pool_is_one_of_the_clusters_and_is_probed_where_its_pods_are() {
+    let mut world = mk_world();
+    include_local(&mut world);
+    let import = mk_made(&mut world, |clusters| clusters.truncate(1));
+    let (models, _) = build(&world, &mk_settings());
+    let mut endpoints = Endpoints::default();
+    let ports = [("grpc", 9002), ("health", 9003)];
+    add_slice(&mut endpoints, "epp", "10.1.0.9", &ports);
+    let pool = &models[0].pools[&key("llm")];
+    let around = Surroundings {
+        pools: [(key("llm"), pool.as_ref())].into(),
+        ..mk_around(&world, &endpoints)
+    };
+    let imports = [(import.key.clone(), &import)].into();
+    let jobs = jobs(&imports, &BTreeMap::new(), &around);
+    let id = ClusterId {
+        import: key("llm"),
+        cluster: mk_settings().cluster_name,
+    };
+    let Job::Probe(probe) = &jobs[&(id.clone(), Kind::Probe)] else {
+        panic!("{jobs:?}");
+    };
+    assert_eq!(probe.targets.hosts, [("10.1.0.9".to_owned(), 9003)]);
+    assert!(matches!(probe.method, Method::Grpc { .. }), "{probe:?}");
+    let wanted = wanted(&imports, &BTreeMap::new());
+    assert!(wanted[&key("llm")].1[&id.cluster].is_local);
 }

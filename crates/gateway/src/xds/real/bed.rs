@@ -69,11 +69,12 @@ pub(super) struct Bed {
     pub(super) world: World,
     pub(super) endpoints: Endpoints,
     pub(super) settings: Settings,
-    /// How requests are shared; without one, equally.
+    pub(super) options: Options,
+    /// How imports are shared; none: equally.
     pub(super) selection: Option<Selection>,
     /// Requests as the pods read them.
     pub(super) seen: Seen,
-    edge: u16,
+    pub(super) edge: u16,
     pub(super) pods: u16,
     picker: u16,
 }
@@ -176,6 +177,10 @@ impl Bed {
             world,
             endpoints,
             settings,
+            options: Options {
+                bind_address: Ipv4Addr::LOCALHOST.into(),
+                ..mk_options()
+            },
             selection: None,
             seen,
             edge,
@@ -222,17 +227,17 @@ impl Bed {
     }
 
     pub(super) fn publish(&self) {
-        let options = Options {
-            bind_address: Ipv4Addr::LOCALHOST.into(),
-            ..mk_options()
-        };
         let (models, wanted) = build(&self.world, &self.settings);
-        let equal = mk_selection(&wanted);
-        let selection = self.selection.as_ref().unwrap_or(&equal);
+        let equal = || mk_selection(&wanted);
+        let selection = self.selection.clone().unwrap_or_else(equal);
         let made: BTreeMap<_, Arc<Snapshot>> = models
             .iter()
             .map(|model| {
-                let mut snapshot = assign(&translate(model, &options), &self.endpoints, selection);
+                let mut snapshot = assign(
+                    &translate(model, &self.options),
+                    &self.endpoints,
+                    &selection,
+                );
                 if self.is_spoiled {
                     snapshot.listeners.iter_mut().for_each(spoil);
                 }
@@ -240,6 +245,11 @@ impl Bed {
             })
             .collect();
         self.snapshots.send_replace(Arc::new(made));
+    }
+
+    /// The route tables that Envoys were sent last.
+    pub(super) fn routes(&self) -> BTreeMap<String, Arc<Resource>> {
+        self.snapshots.borrow()[&key("gw")].routes.clone()
     }
 
     /// Starts an EPP that picks among these; one at this address that was stopped may still end.
@@ -256,6 +266,12 @@ impl Bed {
             serve.await.unwrap();
         });
         epp
+    }
+
+    /// Starts a pod at an address where there is none yet.
+    pub(super) async fn pod(&mut self, ip: Ipv4Addr) {
+        let listener = TcpListener::bind((ip, self.pods)).await.unwrap();
+        self.tasks.spawn(pod::serve(listener, self.seen.clone()));
     }
 
     /// Starts a pod that closes each connection at its second request.

@@ -8,12 +8,13 @@ use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::fixture::key;
+use crate::fixture::{add_policy, key};
 use crate::metrics::ObserveMetrics;
 use crate::model::{build, policies};
 use crate::observe::{FACTS, Observers};
-use crate::select::{ClusterId, Fact, OrderRule, Policy, Selector, Strategy, inputs};
-use crate::world::{SelectionPolicy, World};
+use crate::select::inputs::{self, Surroundings};
+use crate::select::{ClusterId, Fact, OrderRule, Policy, Selector, Strategy};
+use crate::world::World;
 
 use super::bed::{Bed, LIMIT, REMOTE_EPP, REMOTE_POD, SECOND_EPP};
 
@@ -36,13 +37,7 @@ fn ordered(world: &mut World) {
         }),
         ..Policy::default()
     };
-    let policy = SelectionPolicy {
-        generation: 1,
-        created: 0,
-        targets: ["llm".to_owned()].into(),
-        policy: Ok(policy),
-    };
-    world.policies.insert(key("csp"), policy);
+    add_policy(world, policy);
 }
 
 fn at(seconds: u64) -> Moment {
@@ -136,9 +131,14 @@ async fn dead_endpoint_picker_is_noticed_and_no_request_fails() {
         let (models, _) = build(&bed.world, &bed.settings);
         let imports = models[0].imports.iter();
         let imports = imports.map(|(key, import)| (key.clone(), import.as_ref()));
-        let (imports, none) = (imports.collect(), BTreeMap::new());
-        let deny = &bed.settings.deny_cidrs;
-        let jobs = inputs::jobs(&imports, &none, &bed.world, "health", deny);
+        let around = Surroundings {
+            world: &bed.world,
+            endpoints: &bed.endpoints,
+            pools: BTreeMap::new(),
+            health_service: "health",
+            deny: &bed.settings.deny_cidrs,
+        };
+        let jobs = inputs::jobs(&imports.collect(), &BTreeMap::new(), &around);
         assert_eq!(jobs.len(), 2);
         observers.sync(jobs);
     }

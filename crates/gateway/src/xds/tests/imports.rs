@@ -1,7 +1,8 @@
 //! What Envoys have of an import, and what of it follows from how requests are shared.
 
+use crate::fixture::{add_policy, include_local};
 use crate::model::GatewayModel;
-use crate::select::{Assigned, Health, Selection};
+use crate::select::{Assigned, Health, OrderRule, Policy, Selection, Strategy};
 use crate::world::ImportedCluster;
 use crate::xds::Plan;
 
@@ -116,4 +117,177 @@ fn priorities_are_numbered_without_gaps_and_those_without_a_share_drain() {
         vec!["east 1000 Unknown"],
     ];
     assert_eq!(hops, expected);
+}
+
+fn mk_world_with(entries: Vec<ImportedCluster>) -> World {
+    let mut world = mk_world();
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    import.clusters = entries;
+    world
+}
+
+#[test]
+fn parent_is_reached_through_a_hop_that_picks_nothing() {
+    let hosts = ["llm.south.example", "*.models.example"];
+    let entry = mk_parent_entry("south", "10.3.0.7", &[443], &hosts);
+    let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
+    let cluster = show(&snapshot, Kind::Cluster, "parent/ns/llm/south");
+    insta::assert_snapshot!("parent_https", cluster);
+    let routes = show(&snapshot, Kind::Routes, "hop/ns/llm/south");
+    insta::assert_snapshot!("parent_routes", routes);
+    let listener = show(&snapshot, Kind::Listener, "hop/ns/llm/south");
+    assert!(!listener.contains("ExternalProcessor"), "{listener}");
+    let hosts = show(&snapshot, Kind::Endpoints, "parent/ns/llm/south");
+    assert!(hosts.contains("10.3.0.7"), "{hosts}");
+}
+
+#[test]
+fn parent_without_tls_is_another_kind_of_cluster_alone() {
+    let entry = mk_parent_entry("south", "lb.south.example", &[80], &[]);
+    let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
+    let cluster = show(&snapshot, Kind::Cluster, "parent/ns/llm/south");
+    insta::assert_snapshot!("parent_http", cluster);
+}
+
+#[test]
+fn hosts_are_kept_where_the_gateways_have_them_and_else_become_the_first_one() {
+    // per virtual host its domains, and the host that requests get
+    let rewriting = |hosts: &[&str]| -> Vec<String> {
+        let entry = mk_parent_entry("south", "10.3.0.7", &[80], hosts);
+        let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
+        let bytes = &snapshot.routes["hop/ns/llm/south"].bytes;
+        let made = route::RouteConfiguration::decode(&bytes[..]).unwrap();
+        assert!(made.ignore_port_in_host_matching);
+        let hosts = made.virtual_hosts.iter().map(|host| {
+            let Some(route::route::Action::Route(action)) = &host.routes[1].action else {
+                panic!("{host:?}");
+            };
+            use route::route_action::HostRewriteSpecifier::HostRewriteLiteral;
+            let to = match &action.host_rewrite_specifier {
+                Some(HostRewriteLiteral(to)) => to.as_str(),
+                None => "kept",
+                other => panic!("{other:?}"),
+            };
+            format!("{} {to}", host.domains.join(","))
+        });
+        hosts.collect()
+    };
+    assert_eq!(rewriting(&[]), ["* kept"]);
+    assert_eq!(rewriting(&["*.a.example"]), ["* kept"]);
+    let expected = ["*.a.example,b.example,c.example kept", "* b.example"];
+    assert_eq!(
+        rewriting(&["*.a.example", "b.example", "c.example"]),
+        expected
+    );
+}
+
+fn mk_mixed_world() -> World {
+    let east = mk_import(&[("east", "10.2.0.9")]).clusters.remove(0);
+    let south = mk_parent_entry("south", "10.3.0.7", &[443], &["llm.south.example"]);
+    let north = mk_parent_entry("north", "lb.north.example", &[80], &[]);
+    mk_world_with(vec![east, south, north])
+}
+
+#[test]
+fn local_pool_joins_its_import_under_the_name_of_this_cluster() {
+    let mut world = mk_mixed_world();
+    include_local(&mut world);
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    // an entry of that name is not the pool
+    let mut same = import.clusters[0].clone();
+    same.name = "west".into();
+    import.clusters.push(same);
+    let hop = |world: &World| {
+        let snapshot = mk_snapshot(world, &mk_settings());
+        assert!(!snapshot.clusters.contains_key("pods/ns/llm/west"));
+        let table = show(&snapshot, Kind::Routes, "hop/ns/llm/west");
+        assert!(table.contains(r#"Cluster("pool/ns/llm")"#), "{table}");
+        let listener = show(&snapshot, Kind::Listener, "hop/ns/llm/west");
+        // its picker may choose the path
+        assert!(listener.contains(r#"regex: "^(auth"#), "{listener}");
+        table
+    };
+    let closed = hop(&world);
+    assert!(!closed.contains("RangeMatch"), "{closed}");
+    // four clusters: three retries
+    open_pool(&mut world);
+    let open = hop(&world);
+    assert!(open.contains("start: 4"), "{open}");
+    let edge = show(
+        &mk_snapshot(&world, &mk_settings()),
+        Kind::Routes,
+        "edge/80",
+    );
+    let retries = "num_retries: Some(\n           UInt32Value {\n            value: 3,";
+    assert!(edge.contains(retries), "{edge}");
+}
+
+/// The pool has clusters of its own also where no route names it.
+#[test]
+fn local_pool_of_an_import_needs_no_route_of_its_own() {
+    let mut world = mk_mixed_world();
+    include_local(&mut world);
+    let route = world.routes.get_mut(&key("chat")).unwrap();
+    route.rules[0].backends.remove(0);
+    let snapshot = mk_snapshot(&world, &mk_settings());
+    for name in ["pool/ns/llm", "epp/ns/llm"] {
+        assert!(snapshot.clusters.contains_key(name), "{name}");
+    }
+}
+
+#[test]
+fn readiness_of_parents_changes_nothing_else_either() {
+    let plan = |unprogrammed| {
+        let mut world = mk_mixed_world();
+        let clusters = &mut world.imports.get_mut(&key("llm")).unwrap().clusters;
+        for entry in clusters.iter_mut().skip(1) {
+            entry.parents[0].unprogrammed = unprogrammed;
+        }
+        let (models, wanted) = build(&world, &mk_settings());
+        let said = crate::select::summary(&models[0].imports[&key("llm")], &mk_selection(&wanted));
+        (mk_plan(&models[0]), said)
+    };
+    let (ready, unready) = (plan(false), plan(true));
+    assert_eq!(ready.0, unready.0);
+    assert_eq!(ready.1, "east 333, north 333, south 333");
+    let said = "east 1000; north ParentNotProgrammed, south ParentNotProgrammed";
+    assert_eq!(unready.1, said);
+}
+
+fn mk_ordered() -> Policy {
+    Policy {
+        strategy: Strategy::ActivePassive(OrderRule::default()),
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn retries_go_to_the_next_priority_where_clusters_have_an_order() {
+    let edge = |policy: Policy| {
+        let mut world = mk_mixed_world();
+        add_policy(&mut world, policy);
+        let snapshot = mk_snapshot(&world, &mk_settings());
+        show(&snapshot, Kind::Routes, "edge/80")
+    };
+    let name = "envoy.retry_priorities.previous_priorities";
+    assert!(edge(mk_ordered()).contains(name));
+    assert!(!edge(Policy::default()).contains(name));
+}
+
+#[test]
+fn envoy_accepts_imports_of_every_mode() {
+    let envoy = find_envoy();
+    let mut world = mk_mixed_world();
+    let policy = Policy {
+        include_local: true,
+        ..mk_ordered()
+    };
+    add_policy(&mut world, policy);
+    let import = world.imports.get_mut(&key("llm")).unwrap();
+    let wild = mk_parent_entry("wild", "10.3.0.8", &[443], &["*.models.example"]);
+    let mut h2c = mk_parent_entry("plain", "10.3.0.9", &[80], &["a.example", "b.example"]);
+    h2c.app_protocol = Some("kubernetes.io/h2c".into());
+    import.clusters.extend([wild, h2c]);
+    open_pool(&mut world);
+    validate(&envoy, &mk_snapshot(&world, &mk_settings()));
 }

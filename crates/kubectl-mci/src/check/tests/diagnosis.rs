@@ -41,7 +41,7 @@ fn a_gateway_that_cannot_use_an_import_is_wrong() {
     import[0]["status"]["controllers"] = json!([{"name": "isthmus.dev/gateway", "parents": [{
         "parentRef": {"name": "inference"},
         "conditions": [{"type": "Programmed", "status": "False", "reason": "NoUsableCluster",
-            "message": "east ParentModeUnsupported", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+            "message": "east HostnameUnknown", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
     }]}]);
     facts.seen[1] = mk_seen("west", json!([]), import);
     let groups = judge(&facts).groups.into_iter();
@@ -51,7 +51,7 @@ fn a_gateway_that_cannot_use_an_import_is_wrong() {
     assert_eq!(bad[0].level, Level::Bad);
     let text = "llm/llama in west, by Gateway llm/inference: NoUsableCluster";
     assert_eq!(bad[0].text, text);
-    assert_eq!(bad[0].next.as_deref(), Some("east ParentModeUnsupported"));
+    assert_eq!(bad[0].next.as_deref(), Some("east HostnameUnknown"));
 }
 
 /// All the advice, as text.

@@ -1,0 +1,340 @@
+//! Imports on the real Envoy: Gateways of other clusters, shares, the pool of this cluster.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use ::tls::test_pki::Ca;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::fixture::{
+    add_route, include_local, key, mk_https_listener, mk_parent_entry, mk_ref, mk_route, mk_rule,
+};
+use crate::select::{Assigned, Health, Selection};
+use crate::world::secrets::mk_certificate;
+use crate::world::{ImportedCluster, World};
+use crate::xds::names::HOP;
+
+use super::bed::{Answer, Bed, EPP, LIMIT, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, free_port};
+use super::pod::STREAM;
+
+/// Where no Gateway is until a test starts one.
+const LATE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 19);
+
+/// An entry whose Gateway is one of the bed's pods: it answers to all hosts, and shows what it got.
+fn mk_parent(bed: &Bed, name: &str, at: Ipv4Addr, hosts: &[&str]) -> ImportedCluster {
+    mk_parent_entry(name, &at.to_string(), &[bed.pods], hosts)
+}
+
+fn set_entries(world: &mut World, entries: Vec<ImportedCluster>) {
+    world.imports.get_mut(&key("llm")).unwrap().clusters = entries;
+}
+
+/// Of one priority each.
+fn mk_shares(shares: &[(&str, u32, Health)]) -> Selection {
+    let assigned = shares.iter().map(|(name, weight, health)| {
+        let assigned = Assigned {
+            weight: *weight,
+            priority: 0,
+            health: *health,
+        };
+        ((*name).to_owned(), assigned)
+    });
+    let mut selection = Selection::default();
+    selection.insert(key("llm"), assigned.collect());
+    selection
+}
+
+/// By the pod that answered.
+async fn count(bed: &Bed, path: &str, requests: usize) -> BTreeMap<String, usize> {
+    let mut counted = BTreeMap::new();
+    for _ in 0..requests {
+        let answer = bed.post(path, 100).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let pod = answer.body.split(' ').next().unwrap_or_default().to_owned();
+        *counted.entry(pod).or_default() += 1;
+    }
+    counted
+}
+
+async fn get_host(bed: &Bed, path: &str, host: &str) -> Answer {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    bed.exchange(&head, b"").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateway_of_another_cluster_gets_a_host_of_its_own_and_the_name_of_this_one() {
+    let mut bed = Bed::start(|_| {}).await;
+    let hosts = ["*.models.example", "llm.south.example"];
+    let south = mk_parent(&bed, "south", REMOTE_POD, &hosts);
+    set_entries(&mut bed.world, vec![south]);
+    bed.publish();
+    bed.until("/import", 200).await;
+    bed.seen.take();
+    for (host, sent) in [
+        ("any", "llm.south.example"),
+        ("a.b.models.example:8080", "a.b.models.example:8080"),
+        ("llm.south.example", "llm.south.example"),
+        ("models.example", "llm.south.example"),
+    ] {
+        let answer = get_host(&bed, "/import", host).await;
+        assert_eq!(answer.body, format!("{REMOTE_POD} 0"), "{answer:?}");
+        let seen = bed.seen.take().remove(0);
+        assert_eq!(seen.headers["host"], sent, "{host}");
+        assert_eq!(seen.headers[HOP], "west");
+        assert!(!seen.headers.contains_key("x-envoy-attempt-count"));
+    }
+}
+
+/// No request is lost while the Gateways of one cluster are down, and they are used again when they are back.
+#[tokio::test(flavor = "multi_thread")]
+async fn gateway_that_is_down_is_passed_over_for_another_cluster() {
+    let mut bed = Bed::start(|_| {}).await;
+    let south = mk_parent(&bed, "south", LATE, &[]);
+    let north = mk_parent(&bed, "north", REMOTE_POD, &[]);
+    set_entries(&mut bed.world, vec![south, north]);
+    bed.publish();
+    bed.until("/import", 200).await;
+    for bytes in [0, 1000, 300_000] {
+        for _ in 0..4 {
+            let answer = bed.post("/import", bytes).await;
+            assert_eq!(answer.body, format!("{REMOTE_POD} {bytes}"), "{answer:?}");
+        }
+    }
+    bed.pod(LATE).await;
+    let late = format!("{LATE} 0");
+    bed.wait("the Gateway is used again", || async {
+        bed.get("/import").await.body == late
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_of_both_modes_share_requests_as_they_are_weighted() {
+    let mut bed = Bed::start(|_| {}).await;
+    let east = bed.world.imports[&key("llm")].clusters[0].clone();
+    let south = mk_parent(&bed, "south", POD_B, &[]);
+    set_entries(&mut bed.world, vec![east, south]);
+    bed.publish();
+    let pick = bed.at(REMOTE_POD);
+    let _epp = bed.epp(REMOTE_EPP, pick).await;
+    let (east, south) = (REMOTE_POD.to_string(), POD_B.to_string());
+    bed.wait("both answer", || async {
+        count(&bed, "/import", 10).await.len() == 2
+    })
+    .await;
+    // Each worker takes its turns exactly, and there is one. Where its turns begin is by chance.
+    let counted = count(&bed, "/import", 100).await;
+    assert!((48..=52).contains(&counted[&east]), "{counted:?}");
+    let routes = bed.routes();
+    let weights = [
+        ("east", 800, Health::Healthy),
+        ("south", 200, Health::Healthy),
+    ];
+    bed.selection = Some(mk_shares(&weights));
+    bed.publish();
+    assert_eq!(bed.routes(), routes);
+    bed.wait("Envoy has the shares", || async {
+        let counted = count(&bed, "/import", 50).await;
+        (38..=42).contains(&counted[&east]) && counted[&south] == 50 - counted[&east]
+    })
+    .await;
+}
+
+/// Two clusters that import the pool from each other, and route to their imports alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_goes_through_the_gateway_of_one_other_cluster_at_most() {
+    let (mut near, mut far) = tokio::join!(Bed::start(|_| {}), Bed::start(|_| {}));
+    let to = |bed: &Bed, name| mk_parent_entry(name, "127.0.0.1", &[bed.edge], &[]);
+    let (to_far, to_near) = (to(&far, "far"), to(&near, "near"));
+    set_entries(&mut near.world, vec![to_far]);
+    set_entries(&mut far.world, vec![to_near]);
+    far.options.cluster_name = "far".into();
+    near.publish();
+    far.publish();
+    let refused = near.until("/import", 508).await;
+    assert!(
+        refused.body.contains(r#""type":"loop-refused""#),
+        "{refused:?}"
+    );
+    assert!(!refused.head.contains("x-isthmus"), "{refused:?}");
+    // its own pool is left to the other cluster
+    let pick = far.at(POD_B);
+    let _epp = far.epp(EPP, pick).await;
+    far.until("/pool", 200).await;
+    include_local(&mut far.world);
+    far.publish();
+    let answer = near.until("/import", 200).await;
+    assert_eq!(answer.body, format!("{POD_B} 0"));
+    far.seen.take();
+    for _ in 0..10 {
+        assert_eq!(near.post("/import", 1000).await.status, 200);
+    }
+    let seen = far.seen.take();
+    assert!(seen.iter().all(|request| request.headers[HOP] == "west"));
+    assert_eq!(seen.len(), 10);
+    assert_eq!(near.seen.take().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_claims_to_be_a_cluster_is_kept_from_gateways_of_others() {
+    let mut bed = Bed::start(|_| {}).await;
+    let east = bed.world.imports[&key("llm")].clusters[0].clone();
+    let south = mk_parent(&bed, "south", POD_B, &[]);
+    set_entries(&mut bed.world, vec![south.clone()]);
+    bed.publish();
+    bed.until("/import", 200).await;
+    bed.seen.take();
+    let forged = format!("{HOP}: east\r\n");
+    let refused = bed.send("GET", "/import", &forged, 0).await;
+    assert_eq!(refused.status, 508, "{refused:?}");
+    assert_eq!(bed.seen.take().len(), 0);
+    // what needs no Gateway of another cluster is served
+    set_entries(&mut bed.world, vec![east, south]);
+    bed.publish();
+    let pick = bed.at(REMOTE_POD);
+    let _epp = bed.epp(REMOTE_EPP, pick).await;
+    bed.wait("both answer", || async {
+        count(&bed, "/import", 10).await.len() == 2
+    })
+    .await;
+    for _ in 0..10 {
+        let answer = bed.send("POST", "/import", &forged, 1000).await;
+        assert_eq!(answer.body, format!("{REMOTE_POD} 1000"), "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_that_drains_gets_nothing_new_and_ends_what_it_has() {
+    let mut bed = Bed::start(|_| {}).await;
+    let south = mk_parent(&bed, "south", POD_B, &[]);
+    let north = mk_parent(&bed, "north", REMOTE_POD, &[]);
+    set_entries(&mut bed.world, vec![north, south]);
+    let rule = mk_rule(STREAM, vec![mk_ref("import", "llm", 1)]);
+    add_route(&mut bed.world, mk_route("stream", vec![rule]));
+    let (up, down) = (Health::Healthy, Health::Unhealthy);
+    bed.selection = Some(mk_shares(&[("south", 1000, up), ("north", 0, down)]));
+    bed.publish();
+    let south = format!("{POD_B} 0");
+    bed.wait("the first has all", || async {
+        bed.get("/import").await.body == south
+    })
+    .await;
+    let mut connection = bed.connect().await;
+    let request = format!("GET {STREAM}?40 HTTP/1.1\r\nhost: any\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let pieces = |answer: &[u8]| String::from_utf8_lossy(answer).matches("piece").count();
+    while pieces(&answer) == 0 {
+        assert!(connection.read_buf(&mut answer).await.unwrap() > 0);
+    }
+    let drains = [("south", 0, Health::Draining), ("north", 1000, up)];
+    bed.selection = Some(mk_shares(&drains));
+    bed.publish();
+    let north = format!("{REMOTE_POD} 0");
+    bed.wait("the other has it", || async {
+        bed.get("/import").await.body == north
+    })
+    .await;
+    let counted = count(&bed, "/import", 20).await;
+    assert_eq!(counted, BTreeMap::from([(REMOTE_POD.to_string(), 20)]));
+    let rest = async {
+        while !answer.ends_with(b"\r\n0\r\n\r\n") {
+            assert!(connection.read_buf(&mut answer).await.unwrap() > 0);
+        }
+    };
+    timeout(LIMIT, rest).await.expect("the rest in time");
+    assert_eq!(pieces(&answer), 40);
+}
+
+/// Fail over first, fail open last.
+#[tokio::test(flavor = "multi_thread")]
+async fn local_pool_fails_open_when_no_other_cluster_is_left() {
+    let mut bed = Bed::start(|world| {
+        let pool = world.pools.get_mut(&key("llm")).unwrap();
+        pool.picker.as_mut().unwrap().fail_open = true;
+        include_local(world);
+    })
+    .await;
+    let pick = bed.at(REMOTE_POD);
+    let epp = bed.epp(REMOTE_EPP, pick).await;
+    bed.wait("the other cluster answers", || async {
+        let answer = bed.get("/import").await;
+        answer.body == format!("{REMOTE_POD} 0")
+    })
+    .await;
+    // Its own endpoint picker is down. More failures in a row would set the pool aside for 10 s.
+    let counted = count(&bed, "/import", 4).await;
+    assert_eq!(counted, BTreeMap::from([(REMOTE_POD.to_string(), 4)]));
+    epp.stop.cancel();
+    let shares = [
+        ("east", 0, Health::Unhealthy),
+        ("west", 1000, Health::Healthy),
+    ];
+    bed.selection = Some(mk_shares(&shares));
+    bed.publish();
+    bed.wait("only this cluster is left", || async {
+        let answer = bed.get("/import").await;
+        answer.status == 200 && !answer.body.starts_with(&REMOTE_POD.to_string())
+    })
+    .await;
+    let counted = count(&bed, "/import", 20).await;
+    let own = [POD_A, POD_B].map(|pod| pod.to_string());
+    assert!(counted.keys().all(|pod| own.contains(pod)), "{counted:?}");
+}
+
+const PATH: &str = "/tls";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateway_with_https_is_verified_for_the_host_that_it_gets() {
+    let (ca, port) = (Ca::new("a"), free_port().await);
+    let far = Bed::start(|world| {
+        let gateway = world.gateways.get_mut(&key("gw")).unwrap();
+        let listener = mk_https_listener("https", port, Some("*.b.test"), &["b"]);
+        gateway.listeners.push(listener);
+        let certificate = mk_certificate("b", &ca, "*.b.test");
+        world.certificates.insert(key("b"), Ok(certificate));
+    });
+    // at the other one this path leads to a Service
+    let near = Bed::start(|world| {
+        let rule = mk_rule(PATH, vec![mk_ref("import", "llm", 1)]);
+        add_route(world, mk_route("tls", vec![rule]));
+    });
+    let (mut near, far) = tokio::join!(near, far);
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, ca: &Ca| {
+        let file = directory.path().join(name);
+        std::fs::write(&file, ca.pem()).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    near.options.roots = write("right.pem", &ca);
+    let mk = |hosts: &[&str]| {
+        let mut entry = mk_parent_entry("far", "127.0.0.1", &[443], hosts);
+        entry.parents[0].listeners[0].port = port;
+        entry
+    };
+    set_entries(&mut near.world, vec![mk(&["llm.b.test", "*.b.test"])]);
+    near.publish();
+    let answer = near.until(PATH, 200).await;
+    assert_eq!(answer.body, format!("{POD_A} 0"));
+    far.seen.take();
+    // the name of TLS is that of each request, not that of the cluster
+    for (host, sent) in [("x.b.test", "x.b.test"), ("any", "llm.b.test")] {
+        let answer = get_host(&near, PATH, host).await;
+        assert_eq!(answer.status, 200, "{host}: {answer:?}");
+        assert_eq!(far.seen.take().remove(0).headers["host"], sent);
+    }
+    // a host that its certificate does not have
+    assert_eq!(get_host(&near, PATH, "x.y.b.test").await.status, 503);
+    set_entries(&mut near.world, vec![mk(&["llm.c.test"])]);
+    near.publish();
+    near.until(PATH, 503).await;
+    // a certificate of another authority
+    set_entries(&mut near.world, vec![mk(&["llm.b.test"])]);
+    near.publish();
+    near.until(PATH, 200).await;
+    near.options.roots = write("wrong.pem", &Ca::new("other"));
+    near.publish();
+    near.until(PATH, 503).await;
+    assert_eq!(near.post(PATH, 1000).await.status, 503);
+}
