@@ -1,4 +1,4 @@
-//! `cargo xtask crds`: our CRD from its Rust types, and the Rust types of foreign CRDs from their manifests.
+//! `cargo xtask crds`: our CRDs from their Rust types, and the Rust types of foreign CRDs from their manifests.
 
 use std::{path::Path, process::Command};
 
@@ -9,11 +9,20 @@ use crate::{
     tools, workspace,
 };
 
-/// Where our CRD stands: to be applied, and in its chart.
-const OURS: [&str; 2] = [
-    "config/crd/inference.networking.x-k8s.io_inferencepoolimports.yaml",
-    "charts/isthmus-crds/files/inference.networking.x-k8s.io_inferencepoolimports.yaml",
+/// Our kinds, by the plural that they have in URLs, and the file of each.
+const OURS: [(&str, &str); 2] = [
+    (
+        "inferencepoolimports",
+        "inference.networking.x-k8s.io_inferencepoolimports.yaml",
+    ),
+    (
+        "clusterselectionpolicies",
+        "isthmus.dev_clusterselectionpolicies.yaml",
+    ),
 ];
+
+/// Where our CRDs stand: to be applied, and in their chart.
+const PLACES: [&str; 2] = ["config/crd", "charts/isthmus-crds/files"];
 
 const GATEWAY_API: &str = "sigs.k8s.io/gateway-api";
 const INFERENCE_EXTENSION: &str = "sigs.k8s.io/gateway-api-inference-extension";
@@ -73,16 +82,12 @@ pub(crate) fn run_all() -> Result<()> {
     for foreign in &FOREIGN {
         generate(foreign, &kopium)?;
     }
-    let yaml = output(&mut cargo(&[
-        "run",
-        "--quiet",
-        "--package",
-        "crd",
-        "--bin",
-        "crds",
-    ]))?;
-    for path in OURS {
-        write(&workspace::root().join(path), &yaml)?;
+    for (plural, file) in OURS {
+        let run = ["run", "--quiet", "--package", "crd", "--bin", "crds", "--"];
+        let yaml = output(cargo(&run).arg(plural))?;
+        for place in PLACES {
+            write(&workspace::root().join(place).join(file), &yaml)?;
+        }
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 {{/* Fails where the cluster has the CRD of a newer bundle. Parameters: root, crd (what is to be put there). */}}
 {{- define "isthmus-crds.validate" -}}
 {{- $name := .crd.metadata.name -}}
-{{- $key := "inference.networking.k8s.io/bundle-version" -}}
+{{- $key := ternary "isthmus.dev/bundle-version" "inference.networking.k8s.io/bundle-version" (hasSuffix ".isthmus.dev" $name) -}}
 {{- /* without a cluster, as in helm template, nothing is found */}}
 {{- $live := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $name -}}
 {{- $theirs := dig "metadata" "annotations" $key "" ($live | default dict) -}}

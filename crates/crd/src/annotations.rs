@@ -65,3 +65,11 @@ pub const GATEWAY_CONTROLLER: &str = "isthmus.dev/gateway";
 pub const BUNDLE_VERSION: &str = "inference.networking.k8s.io/bundle-version";
 /// Value of [`BUNDLE_VERSION`] on our CRD.
 pub const BUNDLE_VERSION_VALUE: &str = "v1.6.0";
+/// The same of CRDs of the group `isthmus.dev`.
+pub const OWN_BUNDLE_VERSION: &str = "isthmus.dev/bundle-version";
+/// Value of [`OWN_BUNDLE_VERSION`]: changes with the schema of one of them.
+pub const OWN_BUNDLE_VERSION_VALUE: &str = "v0.1.0";
+
+/// Label of a Secret in an import's namespace: the exporting cluster whose endpoint picker the Secret's credential may be
+/// sent to. A cluster names the Secret, so without the label it could have any other sent to itself.
+pub const METRICS_CREDENTIAL: &str = "isthmus.dev/metrics-credential";

@@ -1,6 +1,7 @@
 //! The Kubernetes types that Isthmus speaks.
 //!
-//! Ours is [`InferencePoolImport`], derived from Rust types: `cargo xtask crds` writes its CRD to `config/crd`.
+//! Ours are [`InferencePoolImport`] and [`selection_policy`], derived from Rust types: `cargo xtask crds` writes their CRDs
+//! to `config/crd`.
 //! The others are generated from the CRDs that their projects publish, one module per kind. Beside them stand the
 //! annotations and labels ([`annotations`]) and the pure helpers for conditions ([`conditions`]), for Gateway API's
 //! hostnames ([`Hostname`]) and for networks ([`networks`]).
@@ -13,7 +14,7 @@
 //! ```text
 //!  published CRDs ── kopium ──► inference_pool, gateway, gateway_class,      ┐
 //!                               http_route, reference_grant, backend_tls_policy ├─► controller, EPP, gateway
-//!  Rust types (import) ── cargo xtask crds ──► config/crd                     ┘
+//!  our Rust types ──────── cargo xtask crds ──► config/crd                     ┘
 //! ```
 
 pub mod annotations;
@@ -34,6 +35,7 @@ pub mod networks;
 mod pool_ref;
 pub mod reference_grant;
 mod schema;
+pub mod selection_policy;
 
 pub use conditions::Condition;
 pub use hostname::Hostname;
@@ -44,4 +46,4 @@ pub use import::{
     ServiceEndpoints, ServicePort, ServiceType, TargetPort,
 };
 pub use pool_ref::PoolRef;
-pub use schema::crd_yaml;
+pub use schema::{crd_yaml, selection_policy_crd_yaml};

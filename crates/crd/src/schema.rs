@@ -1,6 +1,6 @@
-//! The CRD of [`InferencePoolImport`](crate::InferencePoolImport), made from its Rust types.
+//! The CRDs of our kinds, made from their Rust types; here that of [`InferencePoolImport`](crate::InferencePoolImport).
 //!
-//! The root is written by hand, since a derived one makes `spec` required; the status comes from `schemars`, trimmed to
+//! The root is written by hand, since a derived one makes `spec` required; what is in it comes from `schemars`, trimmed to
 //! the structural schema that Kubernetes takes. Every list says its list type, because that can never change later.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
@@ -10,6 +10,10 @@ use crate::{
     annotations::{BUNDLE_VERSION, BUNDLE_VERSION_VALUE, IMPORT_GROUP, IMPORT_KIND, IMPORT_PLURAL},
     import::{InferencePoolImportStatus, VERSION},
 };
+
+mod selection_policy;
+
+pub use selection_policy::selection_policy_crd_yaml;
 
 /// Pattern of a domain-prefixed controller name (Gateway API's `GatewayController`).
 pub(crate) const CONTROLLER_NAME: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\/[A-Za-z0-9\/\-._~%!$&'()*+,;=:]+$";
@@ -77,15 +81,18 @@ fn columns() -> Value {
 }
 
 fn status() -> Value {
+    of_type::<InferencePoolImportStatus>()
+}
+
+/// The structural schema of a type.
+fn of_type<T: JsonSchema>() -> Value {
     let generator = SchemaSettings::openapi3()
         .with(|settings| {
             settings.inline_subschemas = true;
             settings.meta_schema = None;
         })
         .into_generator();
-    let mut schema = generator
-        .into_root_schema_for::<InferencePoolImportStatus>()
-        .to_value();
+    let mut schema = generator.into_root_schema_for::<T>().to_value();
     structural(&mut schema);
     schema
 }
@@ -159,6 +166,34 @@ fn one_line(schema: &mut Map<String, Value>) {
 /// A port number, 1 to 65535.
 pub(crate) fn port(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "integer", "format": "int32", "minimum": 1, "maximum": 65535 })
+}
+
+/// The group of imports, the one that a policy can name.
+pub(crate) fn import_group(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": [IMPORT_GROUP] })
+}
+
+/// The kind of imports, the one that a policy can name.
+pub(crate) fn import_kind(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": [IMPORT_KIND] })
+}
+
+/// Names of clusters, each once.
+pub(crate) fn cluster_names(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": crate::selection_policy::MAX_ORDER,
+        "x-kubernetes-list-type": "set",
+        "items": {
+            "type": "string", "minLength": 1, "maxLength": 63,
+            "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        },
+    })
+}
+
+/// Seconds, from none to an hour.
+pub(crate) fn up_to_hour(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "format": "int64", "minimum": 0, "maximum": 3600 })
 }
 
 /// A point in time, RFC 3339.
@@ -248,23 +283,24 @@ mod tests {
     }
 
     /// A list without a type is atomic by default and cannot become a map later: each says which it is.
-    #[test]
-    fn every_list_states_its_type() {
-        fn visit(path: &str, value: &Value) {
-            if let Value::Object(map) = value {
-                if map.get("type") == Some(&json!("array")) {
-                    assert!(
-                        map.contains_key("x-kubernetes-list-type"),
-                        "{path}: {value}"
-                    );
-                    assert!(map.contains_key("maxItems"), "{path}: {value}");
-                }
-                for (key, inner) in map {
-                    visit(&format!("{path}.{key}"), inner);
-                }
+    pub(super) fn every_list_says_its_type(path: &str, value: &Value) {
+        if let Value::Object(map) = value {
+            if map.get("type") == Some(&json!("array")) {
+                assert!(
+                    map.contains_key("x-kubernetes-list-type"),
+                    "{path}: {value}"
+                );
+                assert!(map.contains_key("maxItems"), "{path}: {value}");
+            }
+            for (key, inner) in map {
+                every_list_says_its_type(&format!("{path}.{key}"), inner);
             }
         }
-        visit("status", &status());
+    }
+
+    #[test]
+    fn every_list_states_its_type() {
+        every_list_says_its_type("status", &status());
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use moment::Clock;
+use parking_lot::Mutex;
 use process::Health;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -19,9 +20,14 @@ use crate::infra::credentials::Credentials;
 use crate::infra::problems::{Problems, Reports};
 use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
 use crate::metrics::ModelMetrics;
-use crate::model::{GatewayModel, Import, Settings, WantedStatus, build, certificates};
+use crate::model::{
+    GatewayModel, Import, Pool, Settings, WantedStatus, build, certificates, policies,
+};
+use crate::observe::Observers;
 use crate::queue::Queue;
-use crate::select::Selection;
+use crate::select::inputs::{self, Surroundings};
+use crate::select::{Fact, Selection, Selector};
+use crate::status::pace::Pace;
 use crate::status::{self, Target, Wanted};
 use crate::watches::Watches;
 use crate::world::{Key, Rejection, World};
@@ -35,6 +41,12 @@ const AT_MOST: Duration = Duration::from_millis(50);
 
 /// How often live objects are compared again, for what was lost on the way.
 const HEAL: Duration = Duration::from_secs(10);
+
+/// Time between two looks at shares, which metrics and time move.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What is known of the clusters of imports; a debug page reads it.
+pub(crate) type SharedSelector = Arc<Mutex<Selector>>;
 
 /// Part of readiness: everything is listed and served.
 pub(crate) const SYNCED: &str = "synced";
@@ -60,6 +72,10 @@ pub(crate) struct Control {
     /// Cancelled once ADS may be served: a cold start never empties Envoys.
     pub(crate) open: CancellationToken,
     pub(crate) decided: Decided,
+    pub(crate) observers: Observers,
+    pub(crate) facts: mpsc::Receiver<Fact>,
+    pub(crate) selector: SharedSelector,
+    pub(crate) pace: Pace,
     pub(crate) clock: Clock,
 }
 
@@ -78,6 +94,8 @@ impl Control {
     /// Until `stop`; an early end is an error of its caller.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut heal = interval(HEAL);
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut changes = Changes::default();
         let mut due: Option<(Instant, Instant)> = None;
         loop {
@@ -92,6 +110,19 @@ impl Control {
                 () = self.watches.ended() => {
                     self.health.fail("a watch ended");
                     return;
+                }
+                () = self.observers.ended() => {
+                    self.health.fail("an observation of a cluster ended");
+                    return;
+                }
+                fact = self.facts.recv() => {
+                    let Some(fact) = fact else { return };
+                    let now = self.clock.now();
+                    changes.selection |= self.selector.lock().record(fact, now);
+                }
+                _ = look.tick() => {
+                    changes.selection |= self.selector.lock().advance(self.clock.now());
+                    changes.live |= self.pace.take_waiting();
                 }
                 event = self.events.recv() => {
                     let Some(event) = event else { return };
@@ -138,7 +169,11 @@ impl Control {
         if changes.world || !opened {
             self.decide();
         }
-        if changes.world || changes.endpoints || !opened {
+        let mut is_moved = changes.world || changes.endpoints || !opened;
+        if is_moved || changes.observed {
+            is_moved |= self.observe();
+        }
+        if is_moved || changes.selection {
             self.publish();
         }
         if !opened {
@@ -169,10 +204,29 @@ impl Control {
         self.metrics.built(started.elapsed());
     }
 
+    /// Observes the clusters of the imports in use. Returns whether requests are to be shared in another way.
+    fn observe(&mut self) -> bool {
+        let world = &self.index.world;
+        let imports = self.decided.imports();
+        let policies = policies::of_imports(world);
+        let around = Surroundings {
+            world,
+            endpoints: &self.index.endpoints,
+            pools: self.decided.pools(),
+            health_service: &self.options.health_service,
+            deny: &self.settings.deny_cidrs,
+        };
+        let jobs = inputs::jobs(&imports, &policies, &around);
+        self.observers.sync(jobs);
+        let mut selector = self.selector.lock();
+        selector.sync(inputs::wanted(&imports, &policies));
+        selector.advance(self.clock.now())
+    }
+
     /// How requests are shared from now on. Only assignments and the status of imports follow from it.
     fn select(&mut self) {
+        let selection = self.selector.lock().selection();
         let imports = self.decided.imports();
-        let selection = Selection::equal(imports.values().copied());
         self.metrics.imports(imports.into_values(), &selection);
         self.decided.selection = selection;
     }
@@ -219,12 +273,18 @@ impl Control {
     }
 
     /// Queues what differs from what there is.
-    fn write(&self) {
-        let now = Timestamp::now();
+    fn write(&mut self) {
+        let (now, moment) = (Timestamp::now(), self.clock.now());
+        self.pace
+            .keep(|import| self.index.world.imports.contains_key(import));
         let mut differing = BTreeMap::new();
         for (target, wanted) in status::wanted(&self.decided.wanted, &self.decided.selection) {
             let Some(live) = self.index.live.get(&target) else {
                 continue;
+            };
+            let wanted = match &target {
+                Target::Import(key) => self.pace.pick(key, wanted, moment),
+                _ => wanted,
             };
             match status::diff::diff(&target, &wanted, live, &self.settings.controller, now) {
                 Ok(None) => {}
@@ -282,6 +342,13 @@ impl Control {
 // === impl Decided ===
 
 impl Decided {
+    fn pools(&self) -> BTreeMap<Key, &Pool> {
+        let pools = self.models.iter().flat_map(|model| &model.pools);
+        pools
+            .map(|(key, pool)| (key.clone(), pool.as_ref()))
+            .collect()
+    }
+
     /// Each import in use. Of one that a Gateway has as it was before, the newest.
     fn imports(&self) -> BTreeMap<Key, &Import> {
         let served = self.models.iter().flat_map(|model| model.imports.values());
@@ -345,7 +412,11 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     let secrets = certificates::wanted(world, controller)
         .into_iter()
         .map(|key| (Source::Secret(key), String::new()));
-    pools.chain(maps).chain(secrets).collect()
+    let credentials = inputs::credentials(world, &policies::of_imports(world))
+        .into_iter()
+        .map(|key| (Source::Credential(key), String::new()));
+    let named = maps.chain(secrets).chain(credentials);
+    pools.chain(named).collect()
 }
 
 #[cfg(test)]

@@ -12,9 +12,11 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use moment::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::control::SharedSelector;
 use crate::model::GatewayModel;
 use crate::text::quoted;
 use crate::world::Key;
@@ -23,10 +25,12 @@ use crate::xds::ads::server::{Snapshots, version_text};
 use crate::xds::{Kind, Snapshot};
 
 /// What the pages show, replaced as a whole.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct DebugView {
     seen: Arc<ArcSwap<Seen>>,
     proxies: Proxies,
+    selector: SharedSelector,
+    clock: Clock,
 }
 
 #[derive(Default)]
@@ -43,10 +47,13 @@ struct Which {
 // === impl DebugView ===
 
 impl DebugView {
-    pub(crate) fn new(proxies: Proxies) -> Self {
+    /// `clock` is the one by which facts come to the selector.
+    pub(crate) fn new(proxies: Proxies, selector: SharedSelector, clock: Clock) -> Self {
         Self {
             seen: Arc::default(),
             proxies,
+            selector,
+            clock,
         }
     }
 
@@ -58,6 +65,7 @@ impl DebugView {
         Router::new()
             .route("/debug/config", get(config))
             .route("/debug/xds", get(xds))
+            .route("/debug/selection", get(selection))
             .with_state(self.clone())
     }
 }
@@ -90,6 +98,12 @@ async fn xds(State(view): State<DebugView>, Query(which): Query<Which>) -> Respo
     if shown.is_empty() {
         return (StatusCode::NOT_FOUND, which.not_found()).into_response();
     }
+    Json(shown).into_response()
+}
+
+/// Health, metrics and shares of the clusters of each import in use, and why they are so.
+async fn selection(State(view): State<DebugView>) -> Response {
+    let shown = view.selector.lock().show(view.clock.now());
     Json(shown).into_response()
 }
 

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use crate::model::{EppTls, Settings, WantedStatus};
-use crate::select::{Selection, denied};
+use crate::select::{Policy, Selection, denied};
 use crate::world::{
     BackendRef, CertificateRef, Endpoints, Gateway, GatewayClass, HttpRoute, ImportedCluster,
     InferencePool, InferencePoolImport, Infra, Key, Listener, ListenerTls, ParametersRef,
     ParentRef, PathMatch, PickerRef, RemoteListener, RemoteParent, RemotePicker, RouteMatch,
-    RouteRule, RoutesFrom, Service, ServicePort, Slice, World,
+    RouteRule, RoutesFrom, SelectionPolicy, Service, ServicePort, Slice, World,
 };
 use crate::xds::Options;
 
@@ -189,7 +189,6 @@ pub(crate) fn mk_import(clusters: &[(&str, &str)]) -> InferencePoolImport {
     };
     InferencePoolImport {
         generation: 1,
-        include_local: false,
         clusters: clusters.iter().map(entry).collect(),
     }
 }
@@ -260,6 +259,26 @@ pub(crate) fn mk_ref(kind: &str, name: &str, weight: u32) -> BackendRef {
         weight,
         ..BackendRef::default()
     }
+}
+
+/// A policy for the import `llm`.
+pub(crate) fn add_policy(world: &mut World, policy: Policy) {
+    let policy = SelectionPolicy {
+        generation: 1,
+        created: 0,
+        targets: ["llm".to_owned()].into(),
+        policy: Ok(policy),
+    };
+    world.policies.insert(key("csp"), policy);
+}
+
+/// The local pool joins the import `llm`.
+pub(crate) fn include_local(world: &mut World) {
+    let policy = Policy {
+        include_local: true,
+        ..Policy::default()
+    };
+    add_policy(world, policy);
 }
 
 /// Equal shares of all imports that are used.

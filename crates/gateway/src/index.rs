@@ -18,7 +18,9 @@ use watch::{OddObject, Update};
 
 use crate::infra::{Part, parameters};
 use crate::status::Target;
-use crate::world::{Endpoints, Key, ListedSecret, World, project};
+use crate::world::{
+    Endpoints, Key, ListedCredential, ListedSecret, World, project, selection_policy,
+};
 
 mod evidence;
 mod keep;
@@ -43,6 +45,7 @@ pub(crate) enum Event {
     Pools(Update<crd::inference_pool::InferencePool>),
     Imports(Update<crd::InferencePoolImport>),
     Grants(Update<crd::reference_grant::ReferenceGrant>),
+    Policies(Update<crd::selection_policy::ClusterSelectionPolicy>),
     Services(Update<Service>),
     Slices(Update<EndpointSlice>),
     Namespaces(Update<PartialObjectMeta<Namespace>>),
@@ -57,6 +60,8 @@ pub(crate) enum Event {
     ConfigMap(Key, Update<ConfigMap>),
     /// The one with this key.
     Secret(Key, Update<ListedSecret>),
+    /// The one with this key, read for what an import names it for.
+    Credential(Key, Update<ListedCredential>),
     /// Whether the CRD of a kind confirms that what vanishes by the next event of that kind was deleted by somebody.
     Confirmed(&'static str, bool),
 }
@@ -68,6 +73,10 @@ pub(crate) struct Changes {
     pub(crate) endpoints: bool,
     /// Live status or infrastructure: something may have to be written.
     pub(crate) live: bool,
+    /// Whom to observe, and how, may be other than before.
+    pub(crate) observed: bool,
+    /// Shares, priorities or health of clusters of imports.
+    pub(crate) selection: bool,
 }
 
 /// A watch whose first list must be known, or refused for good, before anything is served.
@@ -77,6 +86,8 @@ pub(crate) enum Source {
     Pods(Key),
     ConfigMap(Key),
     Secret(Key),
+    /// A Secret that an import names.
+    Credential(Key),
 }
 
 #[derive(Debug, Default)]
@@ -104,13 +115,14 @@ pub(crate) struct Index {
 }
 
 /// Every kind with one watch for the whole cluster that serving waits for.
-pub(crate) const KINDS: [&str; 13] = [
+pub(crate) const KINDS: [&str; 14] = [
     "GatewayClass",
     "Gateway",
     "HTTPRoute",
     "InferencePool",
     "InferencePoolImport",
     "ReferenceGrant",
+    POLICY,
     "Service",
     "EndpointSlice",
     "Namespace",
@@ -126,6 +138,9 @@ const OWN_NETWORKS: [&str; 2] = [SERVICE_CIDR, NODE];
 const SERVICE_CIDR: &str = "ServiceCIDR";
 const NODE: &str = "Node";
 
+/// An older role does not allow to list it, and imports are used without.
+const POLICY: &str = crd::selection_policy::KIND;
+
 /// A Gateway works without one, and a role of before does not let us list them.
 const BUDGETS: Source = Source::Kind("PodDisruptionBudget");
 
@@ -135,13 +150,15 @@ const IMPORT: &str = "InferencePoolImport";
 
 impl Changes {
     pub(crate) fn any(self) -> bool {
-        self.world || self.endpoints || self.live
+        self.world || self.endpoints || self.live || self.observed || self.selection
     }
 
     pub(crate) fn add(&mut self, other: Self) {
         self.world |= other.world;
         self.endpoints |= other.endpoints;
         self.live |= other.live;
+        self.observed |= other.observed;
+        self.selection |= other.selection;
     }
 
     fn world(changed: bool) -> Self {
@@ -162,13 +179,13 @@ impl Changes {
 // === impl Index ===
 
 impl Index {
-    /// Whether the first list of all kinds that there are, and of these, is in. A Secret is the concern of the Gateways that
-    /// name it, and no other waits for it.
+    /// Whether the first list of all kinds that there are, and of these, is in. A Secret is the concern of the Gateways and
+    /// imports that name it, and no other waits for it.
     pub(crate) fn has_listed(&self, more: &BTreeSet<Source>) -> bool {
         let kinds = KINDS.iter().map(|kind| Source::Kind(kind));
         let more = more
             .iter()
-            .filter(|source| !matches!(source, Source::Secret(_)));
+            .filter(|source| !matches!(source, Source::Secret(_) | Source::Credential(_)));
         kinds
             .chain(more.cloned())
             .all(|source| self.listed.contains(&source))
@@ -285,6 +302,16 @@ impl Index {
                 |o| &o.metadata,
                 project::reference_grant,
             )),
+            Event::Policies(update) => {
+                let live =
+                    self.status(Target::Policy, &update, odd, |o| &o.metadata, |o| &o.status);
+                let kept = &mut self.world.policies;
+                let changed = keep(kept, update, odd, |o| &o.metadata, selection_policy);
+                Changes {
+                    live,
+                    ..Changes::world(changed)
+                }
+            }
             Event::Services(update) => self.services(update, odd),
             Event::Slices(update) => self.slices(update, odd),
             Event::Namespaces(update) => self.namespaces(update, odd),
@@ -308,6 +335,7 @@ impl Index {
             Event::Pods(pool, update) => self.pods(&pool, update, odd),
             Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
             Event::Secret(key, update) => self.secret(&key, update, odd),
+            Event::Credential(key, update) => self.credential(&key, update, odd),
             Event::Confirmed(..) => Changes::default(),
         }
     }
@@ -379,6 +407,9 @@ impl Index {
                 self.world.certificates.remove(key);
                 self.denials.remove(key);
             }
+            Source::Credential(key) => {
+                self.world.credentials.remove(key);
+            }
             Source::Kind(_) => {}
         }
     }
@@ -403,9 +434,8 @@ impl Index {
         let named = named.into_iter().map(|(key, class)| (key.name, class));
         self.world.classes = named.collect();
         Changes {
-            world,
             live,
-            endpoints: false,
+            ..Changes::world(world)
         }
     }
 
@@ -550,6 +580,7 @@ fn deletion(kind: &str, key: Key) -> Option<Event> {
         "InferencePool" => Event::Pools(Update::OddDelete(gone)),
         IMPORT => Event::Imports(Update::OddDelete(gone)),
         "ReferenceGrant" => Event::Grants(Update::OddDelete(gone)),
+        POLICY => Event::Policies(Update::OddDelete(gone)),
         _ => return None,
     })
 }

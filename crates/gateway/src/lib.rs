@@ -21,6 +21,7 @@ mod index;
 mod infra;
 mod metrics;
 mod model;
+mod observe;
 mod pki;
 mod queue;
 mod run;

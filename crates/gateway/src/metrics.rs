@@ -91,6 +91,18 @@ pub(crate) struct WriteMetrics {
     writes: Family<WriteLabel, Counter>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// Counted where the clusters of imports are observed.
+#[derive(Clone, Default)]
+pub(crate) struct ObserveMetrics {
+    probes: Family<ResultLabel, Counter>,
+    scrapes: Family<ResultLabel, Counter>,
+}
+
 /// Set when the model is built.
 #[derive(Clone)]
 pub(crate) struct ModelMetrics {
@@ -180,6 +192,42 @@ impl WriteMetrics {
     }
 }
 
+// === impl ObserveMetrics ===
+
+impl ObserveMetrics {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "gateway_probes",
+            "Health probes of exporting clusters, by result",
+            metrics.probes.clone(),
+        );
+        registry.register(
+            "gateway_scrapes",
+            "Scrapes of the metrics of exporting clusters' endpoint pickers, by result",
+            metrics.scrapes.clone(),
+        );
+        metrics
+    }
+
+    pub(crate) fn probed(&self, succeeded: bool) {
+        self.probes.get_or_create(&ResultLabel::of(succeeded)).inc();
+    }
+
+    pub(crate) fn scraped(&self, succeeded: bool) {
+        let label = ResultLabel::of(succeeded);
+        self.scrapes.get_or_create(&label).inc();
+    }
+}
+
+impl ResultLabel {
+    fn of(succeeded: bool) -> Self {
+        Self {
+            result: if succeeded { "success" } else { "failure" },
+        }
+    }
+}
+
 impl EncodeLabelValue for Denied {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
         let text = match self {
@@ -231,7 +279,7 @@ impl ModelMetrics {
         registry.register("gateway_proxies", "Connected Envoys", proxies);
         registry.register(
             "gateway_import_clusters",
-            "Exporting clusters of imports in use, by state: usable, Draining or why not",
+            "Exporting clusters of imports in use, by state: usable, Draining, Unhealthy or why not",
             clusters,
         );
         registry.register(
@@ -311,6 +359,9 @@ mod tests {
         ads.refused(Kind::Cluster);
         ads.denied(Denied::Identity);
         ads.sent(&DeltaDiscoveryResponse::default());
+        let observed = ObserveMetrics::register(&mut registry);
+        observed.probed(true);
+        observed.scraped(false);
         for what in ["status", "infra"] {
             WriteMetrics::register(&mut registry, what).count("Gateway", WriteResult::Failed);
         }

@@ -21,6 +21,7 @@ mod build;
 pub(crate) mod certificates;
 mod gateways;
 mod order;
+pub(crate) mod policies;
 mod refs;
 mod rules;
 mod status;
@@ -224,6 +225,8 @@ pub(crate) enum HealthPort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     pub(crate) key: Key,
+    /// Its clusters are tried one after the other, by their priorities.
+    pub(crate) ordered: bool,
     /// Sorted by name.
     pub(crate) clusters: Vec<Imported>,
 }

@@ -20,15 +20,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::args::{Args, Config};
-use crate::control::{Control, Decided, SYNCED};
+use crate::control::{Control, Decided, SYNCED, SharedSelector};
 use crate::debug::DebugView;
 use crate::index::Index;
 use crate::infra::Part;
 use crate::infra::credentials::Credentials;
 use crate::infra::problems::Problems;
-use crate::metrics::{AdsMetrics, ModelMetrics, WriteMetrics};
+use crate::metrics::{AdsMetrics, ModelMetrics, ObserveMetrics, WriteMetrics};
+use crate::observe::{FACTS, Observers};
 use crate::pki::{Authority, SERVER_RENEWAL};
 use crate::queue::Queue;
+use crate::status::pace::Pace;
 use crate::status::{Target, Wanted};
 use crate::watches::{EVENTS, Watches};
 use crate::world::Key;
@@ -59,6 +61,7 @@ struct Metrics {
     ads: AdsMetrics,
     port: PortTls,
     model: ModelMetrics,
+    observe: ObserveMetrics,
     /// Of statuses and of infrastructure.
     writes: (WriteMetrics, WriteMetrics),
 }
@@ -99,7 +102,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let (open, ending) = (CancellationToken::new(), Ending::new(drain_timeout));
     let proxies = Proxies::default();
-    let debug = DebugView::new(proxies.clone());
+    let (clock, selector) = (Clock::start(), SharedSelector::default());
+    let debug = DebugView::new(proxies.clone(), Arc::clone(&selector), clock);
+    let (observed, facts) = mpsc::channel(FACTS);
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
     let (sender, events) = mpsc::channel(EVENTS);
     let problems = Problems::default();
@@ -154,7 +159,11 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         debug,
         open: open.clone(),
         decided: Decided::default(),
-        clock: Clock::start(),
+        observers: Observers::new(observed, metrics.observe),
+        facts,
+        selector,
+        pace: Pace::default(),
+        clock,
     };
     let stopped = ending.stop.clone();
     tasks.spawn(async move {
@@ -201,6 +210,7 @@ impl Metrics {
             ads: AdsMetrics::register(registry),
             port: TlsMetrics::register(registry, "gateway").port("ads"),
             model: ModelMetrics::register(registry),
+            observe: ObserveMetrics::register(registry),
             writes: (
                 WriteMetrics::register(registry, "status"),
                 WriteMetrics::register(registry, "infra"),

@@ -13,11 +13,21 @@ use crate::text::{is_label, quoted};
 use crate::world::{ImportedCluster, Key, MetricsPort, RemotePicker};
 
 mod address;
+mod health;
+pub(crate) mod inputs;
 mod parent;
+mod policy;
+mod publish;
 mod selection;
+mod smooth;
+mod state;
+mod target;
 
-pub(crate) use address::{ClusterCidr, denied};
+pub(crate) use address::{ClusterCidr, denied, is_allowed};
+pub(crate) use policy::{HealthRule, MetricsRule, OrderRule, Policy, Strategy};
 pub(crate) use selection::{Assigned, Health, Selection, is_used, summary};
+pub(crate) use state::{ClusterId, Fact, Selector};
+pub(crate) use target::PoolLoad;
 
 /// The reason of a condition Ready that is False because the export ends.
 const DRAINING: &str = "Draining";

@@ -7,6 +7,7 @@ use crate::select::Selection;
 use crate::world::Key;
 
 pub(crate) mod diff;
+pub(crate) mod pace;
 pub(crate) mod writer;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub(crate) enum Target {
     Route(Key),
     Pool(Key),
     Import(Key),
+    Policy(Key),
 }
 
 /// What the status of one object shall say.
@@ -50,9 +52,10 @@ pub(crate) fn wanted<'a>(
             Wanted::Gateway(gateway.clone()),
         )
     });
-    let lists: [Parents<'_>; 2] = [
+    let lists: [Parents<'_>; 3] = [
         (&status.routes, Target::Route),
         (&status.pools, Target::Pool),
+        (&status.policies, Target::Policy),
     ];
     let parents = lists.into_iter().flat_map(|(list, target)| {
         list.iter()
@@ -74,19 +77,26 @@ impl Target {
             | Self::Gateway(key)
             | Self::Route(key)
             | Self::Pool(key)
-            | Self::Import(key) => key,
+            | Self::Import(key)
+            | Self::Policy(key) => key,
         }
     }
 
     /// Group, version, kind.
     pub(crate) fn api(&self) -> (&'static str, &'static str, &'static str) {
         use crd::annotations::{GATEWAY_GROUP, IMPORT_GROUP, IMPORT_KIND, POOL_GROUP, POOL_KIND};
+        use crd::selection_policy;
         match self {
             Self::Class(_) => (GATEWAY_GROUP, "v1", "GatewayClass"),
             Self::Gateway(_) => (GATEWAY_GROUP, "v1", "Gateway"),
             Self::Route(_) => (GATEWAY_GROUP, "v1", "HTTPRoute"),
             Self::Pool(_) => (POOL_GROUP, "v1", POOL_KIND),
             Self::Import(_) => (IMPORT_GROUP, crd::import::VERSION, IMPORT_KIND),
+            Self::Policy(_) => (
+                selection_policy::GROUP,
+                selection_policy::VERSION,
+                selection_policy::KIND,
+            ),
         }
     }
 }

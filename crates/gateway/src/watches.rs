@@ -19,7 +19,7 @@ use watch::{Config, CrdState, LastListed, Tolerant, Update};
 
 use crate::index::{CRDS, Event, Source};
 use crate::infra::MANAGED_BY;
-use crate::world::{ListedSecret, RawSecret};
+use crate::world::{ListedCredential, ListedSecret, RawSecret};
 
 /// Two bursts of changes at the coalescing window: more would only be memory.
 pub(crate) const EVENTS: usize = 1024;
@@ -126,6 +126,7 @@ impl Watches {
         watches.all(Config::default(), Event::Pools);
         watches.all(Config::default(), Event::Imports);
         watches.all(Config::default(), Event::Grants);
+        watches.all(Config::default(), Event::Policies);
         watches.all(Config::default(), Event::Services);
         watches.all(Config::default(), Event::Slices);
         watches.all(Config::default(), Event::ServiceCidrs);
@@ -204,6 +205,18 @@ impl Watches {
                     Box::pin(watch::reduced(secrets.clone(), config.clone(), read))
                 };
                 let wrap = move |update| Event::Secret(key.clone(), update);
+                Some(self.forward(list, wrap, None))
+            }
+            Source::Credential(key) => {
+                let secrets: Api<Tolerant<RawSecret>> =
+                    Api::namespaced(self.client.clone(), &key.namespace);
+                let config = Config::default().fields(&format!("metadata.name={}", key.name));
+                let key = key.clone();
+                let list = move || -> Updates<_> {
+                    let read = |raw| Ok(ListedCredential::read(raw));
+                    Box::pin(watch::reduced(secrets.clone(), config.clone(), read))
+                };
+                let wrap = move |update| Event::Credential(key.clone(), update);
                 Some(self.forward(list, wrap, None))
             }
         }

@@ -11,12 +11,19 @@ use crd::networks::Cidr;
 use crate::infra::parameters;
 
 mod headers;
+mod policy;
 pub(crate) mod project;
 mod secret;
 
+pub(crate) use policy::{SelectionPolicy, selection_policy};
+#[cfg(test)]
+pub(crate) use secret::credentials;
 #[cfg(test)]
 pub(crate) use secret::tests as secrets;
-pub(crate) use secret::{BadSecret, Certificate, ListedSecret, RawSecret};
+pub(crate) use secret::{
+    BadCredential, BadSecret, Certificate, Credential, Listed, ListedCredential, ListedSecret,
+    RawSecret,
+};
 
 /// Namespace and name of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +42,7 @@ pub(crate) struct World {
     pub(crate) pools: BTreeMap<Key, InferencePool>,
     pub(crate) imports: BTreeMap<Key, InferencePoolImport>,
     pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
+    pub(crate) policies: BTreeMap<Key, SelectionPolicy>,
     /// Labels by namespace.
     pub(crate) namespaces: BTreeMap<String, Labels>,
     /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; `None`: no such map or key;
@@ -42,6 +50,8 @@ pub(crate) struct World {
     pub(crate) parameters: BTreeMap<Key, Option<parameters::Parsed>>,
     /// The Secrets that listeners name and may name; absent: not listed yet, so nothing is known of it.
     pub(crate) certificates: BTreeMap<Key, Result<Certificate, BadSecret>>,
+    /// The Secrets that imports name for metrics; absent: not listed yet.
+    pub(crate) credentials: BTreeMap<Key, Listed>,
     /// Objects of others that stand where a Gateway's should be, for people; by Gateway.
     pub(crate) taken: BTreeMap<Key, String>,
     /// Objects of a Gateway that the API server does not take as they are wanted, for people; by Gateway.
@@ -279,8 +289,6 @@ pub(crate) struct PickerRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InferencePoolImport {
     pub(crate) generation: i64,
-    /// The `InferencePool` of the same key joins, under the name of this cluster.
-    pub(crate) include_local: bool,
     pub(crate) clusters: Vec<ImportedCluster>,
 }
 

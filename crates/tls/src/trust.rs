@@ -117,6 +117,21 @@ impl Trust {
         Self(Arc::new(ArcSwap::from_pointee(config)))
     }
 
+    /// CAs in PEM, absent those of the system, and the program's own `tls.crt` and `tls.key`.
+    ///
+    /// # Errors
+    /// [`TrustError`] for what cannot be used.
+    pub fn of_pem(
+        ca: Option<Vec<u8>>,
+        pair: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<Self, TrustError> {
+        let given = Readings {
+            ca: ca.map(Ok),
+            pair: pair.map(|(chain, key)| Ok(PairPem { chain, key })),
+        };
+        Ok(Self(Arc::new(ArcSwap::from_pointee(given.config()?))))
+    }
+
     /// What a connection is made with now, to speak this.
     pub fn config(&self, alpn: Alpn) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.0.load());

@@ -10,7 +10,7 @@ use watch::Update;
 use crate::world::{Key, project};
 
 use super::keep::{is_listed, note_odd};
-use super::{Event, IMPORT, Index, NODE, OWN_NETWORKS, SERVICE_CIDR, Source};
+use super::{Event, IMPORT, Index, NODE, OWN_NETWORKS, POLICY, SERVICE_CIDR, Source};
 
 /// What an update means before its objects are read.
 #[derive(Default)]
@@ -37,6 +37,7 @@ impl Index {
                 self.note_update(kind(IMPORT), u, |import| !import.clusters().is_empty(), now)
             }
             Event::Grants(u) => self.note_update(kind("ReferenceGrant"), u, always, now),
+            Event::Policies(u) => self.note_update(kind(POLICY), u, always, now),
             Event::Services(u) => self.note_update(kind("Service"), u, always, now),
             Event::Slices(u) => self.note_update(kind("EndpointSlice"), u, always, now),
             Event::Namespaces(u) => self.note_update(kind("Namespace"), u, always, now),
@@ -52,6 +53,9 @@ impl Index {
                 self.note_update(Source::ConfigMap(key.clone()), u, always, now)
             }
             Event::Secret(key, u) => self.note_update(Source::Secret(key.clone()), u, always, now),
+            Event::Credential(key, u) => {
+                self.note_update(Source::Credential(key.clone()), u, always, now)
+            }
             Event::Confirmed(kind, confirmed) => {
                 self.vanished.set_confirmed(kind, *confirmed);
                 Noted::default()
@@ -114,13 +118,22 @@ impl Index {
         // a user has a part in what is asked for of these: it may be what no server can answer
         let refused = !matches!(source, Source::Kind(_))
             && matches!(update, Update::Failed(failure) if failure.is_bad_request());
-        let hidden = matches!(&source, Source::Kind(kind) if OWN_NETWORKS.contains(kind))
-            && matches!(update, Update::Failed(failure) if failure.is_denied());
-        if hidden && !self.listed.contains(&source) {
-            warn!(
-                ?source,
-                "may not be listed: other clusters are denied only what --deny-cidr names of these networks"
-            );
+        let denied = matches!(update, Update::Failed(failure) if failure.is_denied());
+        let without = match &source {
+            Source::Kind(kind) if OWN_NETWORKS.contains(kind) => Some(
+                "may not be listed: other clusters are denied only what --deny-cidr names of these networks",
+            ),
+            Source::Kind(POLICY) => {
+                Some("may not be listed: imports are used as without a ClusterSelectionPolicy")
+            }
+            _ => None,
+        };
+        let without = without.filter(|_| denied);
+        let hidden = without.is_some();
+        if let Some(without) = without
+            && !self.listed.contains(&source)
+        {
+            warn!(?source, "{without}");
         }
         if is_listed(update) || refused || hidden {
             self.listed.insert(source);
@@ -142,6 +155,7 @@ impl Index {
             "InferencePool" => world.pools.keys().cloned().collect(),
             IMPORT => world.imports.keys().cloned().collect(),
             "ReferenceGrant" => world.grants.keys().cloned().collect(),
+            POLICY => world.policies.keys().cloned().collect(),
             _ => Vec::new(),
         }
     }

@@ -1,10 +1,10 @@
-//! Secrets that listeners name, each with a watch of its own.
+//! Secrets that listeners and imports name, each with a watch of its own.
 
 use std::collections::BTreeSet;
 
 use watch::Update;
 
-use crate::world::{BadSecret, Key, ListedSecret};
+use crate::world::{BadCredential, BadSecret, Key, ListedCredential, ListedSecret};
 
 use super::{Changes, Index};
 
@@ -52,5 +52,38 @@ impl Index {
         self.denials.remove(key);
         let before = self.world.certificates.insert(key.clone(), now.clone());
         Changes::world(before != Some(now))
+    }
+
+    /// Only a scrape waits for it: what is denied for a moment is read a moment later.
+    pub(super) fn credential(
+        &mut self,
+        key: &Key,
+        update: Update<ListedCredential>,
+        odd: &BTreeSet<Key>,
+    ) -> Changes {
+        let unknown = !self.world.credentials.contains_key(key);
+        let now = match update {
+            Update::Reset(_) if odd.contains(key) && !unknown => return Changes::default(),
+            Update::Reset(_) if odd.contains(key) => Err(BadCredential::Undecodable),
+            Update::Reset(list) => {
+                let found = list.into_iter().find(|one| one.key() == *key);
+                found.map_or(Err(BadCredential::NotFound), |one| one.credential)
+            }
+            Update::Apply(one) if one.key() == *key => one.credential,
+            Update::Delete(one) if one.key() == *key => Err(BadCredential::NotFound),
+            Update::OddDelete(_) => Err(BadCredential::NotFound),
+            Update::Failed(failure) if unknown && failure.is_denied() => Err(BadCredential::Denied),
+            Update::Failed(failure) if unknown && failure.is_bad_request() => {
+                Err(BadCredential::NotFound)
+            }
+            Update::Apply(_) | Update::Delete(_) | Update::Odd(_) | Update::Failed(_) => {
+                return Changes::default();
+            }
+        };
+        let before = self.world.credentials.insert(key.clone(), now.clone());
+        Changes {
+            observed: before != Some(now),
+            ..Changes::default()
+        }
     }
 }

@@ -248,6 +248,25 @@ fn an_import_whose_crd_stays_away_goes_after_ten_minutes() {
     assert!(index.world.imports.is_empty() && index.world.kept.is_empty());
 }
 
+fn mk_policy() -> crate::world::SelectionPolicy {
+    crate::world::SelectionPolicy {
+        generation: 1,
+        created: 0,
+        targets: BTreeSet::from(["llm".to_owned()]),
+        policy: Ok(crate::select::Policy::default()),
+    }
+}
+
+#[test]
+fn policies_hold_nothing_back_where_a_role_does_not_allow_them() {
+    let mut index = Index::default();
+    let kinds = KINDS.iter().filter(|kind| **kind != POLICY);
+    index.listed.extend(kinds.map(|kind| Source::Kind(kind)));
+    assert!(!index.has_listed(&BTreeSet::new()));
+    on(&mut index, Event::Policies(denied()));
+    assert!(index.has_listed(&BTreeSet::new()));
+}
+
 #[test]
 fn every_kind_that_a_crd_defines_outlives_it() {
     for (kind, _) in CRDS {
@@ -259,6 +278,7 @@ fn every_kind_that_a_crd_defines_outlives_it() {
             .world
             .grants
             .insert(pool(), crate::world::ReferenceGrant::default());
+        index.world.policies.insert(pool(), mk_policy());
         let before = index.keys(kind);
         assert!(!before.is_empty(), "{kind}");
         on(&mut index, Event::Confirmed(kind, false));

@@ -12,7 +12,7 @@ use crate::world::Key;
 pub(crate) const GRACE: Duration = Duration::from_mins(10);
 
 /// The kinds that a CRD defines, with its name.
-pub(crate) const CRDS: [(&str, &str); 6] = [
+pub(crate) const CRDS: [(&str, &str); 7] = [
     ("GatewayClass", "gatewayclasses.gateway.networking.k8s.io"),
     ("Gateway", "gateways.gateway.networking.k8s.io"),
     ("HTTPRoute", "httproutes.gateway.networking.k8s.io"),
@@ -27,6 +27,10 @@ pub(crate) const CRDS: [(&str, &str); 6] = [
     (
         "ReferenceGrant",
         "referencegrants.gateway.networking.k8s.io",
+    ),
+    (
+        crd::selection_policy::KIND,
+        "clusterselectionpolicies.isthmus.dev",
     ),
 ];
 

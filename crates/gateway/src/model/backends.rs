@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::select::{self, Ineligible};
+use crate::select::{self, Ineligible, Policy};
 use crate::world::{InferencePoolImport, Key, World};
 
 use super::refs::{find_port, picker};
@@ -99,16 +99,19 @@ pub(crate) fn make_import(
     settings: &Settings,
     key: &Key,
     import: &InferencePoolImport,
+    policy: Option<&Policy>,
 ) -> Import {
     let entries = import.clusters.iter();
     let entries = entries.map(|entry| select::imported(key, entry, settings, &world.own_networks));
-    let local = import.include_local.then(|| local(world, settings, key));
+    let is_included = policy.is_some_and(|policy| policy.include_local);
+    let local = is_included.then(|| local(world, settings, key));
     // The sort is stable: before an entry that has this cluster's name.
     let mut clusters: Vec<Imported> = local.flatten().into_iter().chain(entries).collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
     clusters.dedup_by(|a, b| a.name == b.name);
     Import {
         key: key.clone(),
+        ordered: policy.is_some_and(|policy| policy.order().is_some()),
         clusters,
     }
 }

@@ -15,7 +15,7 @@ use super::rules::{Rules, make_rules};
 use super::vhosts::{PortListener, make_chains};
 use super::{
     Backend, Cond, GatewayModel, Hostname, Import, ImportStatus, ParentStatus, PortModel, Rule,
-    Settings, Truth, WantedStatus, backends, certificates, gateways, status,
+    Settings, Truth, WantedStatus, backends, certificates, gateways, policies, status,
 };
 
 /// Per listener of a Gateway: the rules attached, by host.
@@ -58,10 +58,12 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
             }
         }
     }
+    let policies = policies::of_imports(world);
     let made: BTreeMap<Key, Arc<Import>> = imports
         .keys()
         .filter_map(|key| {
-            let import = backends::make_import(world, settings, key, world.imports.get(key)?);
+            let (object, policy) = (world.imports.get(key)?, policies.get(key));
+            let import = backends::make_import(world, settings, key, object, policy);
             Some((key.clone(), Arc::new(import)))
         })
         .collect();
@@ -79,6 +81,7 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
     }
     wanted.pools = pool_status(world, &pools);
     wanted.imports = import_status(world, made, imports);
+    wanted.policies = policies::status(world);
     (models, wanted)
 }
 

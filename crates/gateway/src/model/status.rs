@@ -42,6 +42,8 @@ pub(crate) struct WantedStatus {
     pub(crate) routes: BTreeMap<Key, Vec<ParentStatus>>,
     pub(crate) pools: BTreeMap<Key, Vec<ParentStatus>>,
     pub(crate) imports: BTreeMap<Key, ImportStatus>,
+    /// Of policies, an entry for each import that they name.
+    pub(crate) policies: BTreeMap<Key, Vec<ParentStatus>>,
 }
 
 /// An import and the Gateways that use it. What its status says follows from how requests are shared as well.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Import, Imported, Readiness};
+use crate::model::{Import, Imported, Mode, Readiness};
 use crate::text::quoted;
 use crate::world::Key;
 
@@ -52,6 +52,7 @@ impl Selection {
     }
 
     /// Equal shares of each import for those of its clusters that want new requests.
+    #[cfg(test)]
     pub(crate) fn equal<'a>(imports: impl IntoIterator<Item = &'a Import>) -> Self {
         let mut selection = Self::default();
         for import in imports {
@@ -61,6 +62,7 @@ impl Selection {
     }
 }
 
+#[cfg(test)]
 fn equal_shares(import: &Import) -> BTreeMap<String, Assigned> {
     let is_active = |cluster: &Imported| cluster.readiness == Readiness::Ready;
     let hops = import.hops().map(|(cluster, _)| cluster);
@@ -105,9 +107,13 @@ pub(crate) fn summary(import: &Import, selection: &Selection) -> String {
     for cluster in &import.clusters {
         let name = &cluster.name;
         match cluster.eligible() {
-            Ok(_) => {
+            Ok(mode) => {
                 let assigned = selection.of(&import.key, name);
-                eligible.push(format!("{name} {}", state(cluster, assigned, first)));
+                if assigned.is_some_and(|one| one.health == Health::Unhealthy) {
+                    others.push(format!("{name} {}", unhealthy(mode)));
+                } else {
+                    eligible.push(format!("{name} {}", state(cluster, assigned, first)));
+                }
             }
             Err(why) => others.push(ineligible(name, &why)),
         }
@@ -135,6 +141,14 @@ fn state(cluster: &Imported, assigned: Option<Assigned>, first: Option<u32>) -> 
             Health::Healthy if Some(one.priority) != first => "Standby".to_owned(),
             Health::Healthy => one.weight.to_string(),
         },
+    }
+}
+
+/// Who does not answer the gateway's probes.
+fn unhealthy(mode: &Mode) -> &'static str {
+    match mode {
+        Mode::Endpoint(_) | Mode::Local(_) => "EPPUnhealthy",
+        Mode::Parent(_) => "ParentUnhealthy",
     }
 }
 
@@ -217,7 +231,7 @@ mod tests {
         ];
         let assigned = assigned.map(|(name, one)| (name.to_owned(), one));
         selection.insert(import.key.clone(), assigned.into());
-        let said = "east Unhealthy, north 1000, south Standby";
+        let said = "north 1000, south Standby; east EPPUnhealthy";
         assert_eq!(summary(&import, &selection), said);
     }
 }

@@ -11,8 +11,25 @@ use crate::world::ParentRef;
 
 use super::{Target, Wanted};
 
-/// Entries that the API allows in a list of parents.
-const MAX_PARENTS: usize = 32;
+/// A list of what others say of an object as well, each in entries of its own.
+struct Entries {
+    list: &'static str,
+    reference: &'static str,
+    /// Entries that the API allows.
+    max: usize,
+}
+
+const PARENTS: Entries = Entries {
+    list: "parents",
+    reference: "parentRef",
+    max: 32,
+};
+
+const ANCESTORS: Entries = Entries {
+    list: "ancestors",
+    reference: "ancestorRef",
+    max: crd::selection_policy::MAX_ANCESTORS,
+};
 
 /// How to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +43,12 @@ pub(crate) enum Patch {
 /// Why nothing can be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StatusError {
-    #[error("status.parents is full: {0} entries are of others, 32 are allowed")]
-    Full(usize),
+    #[error("status.{list} is full: {others} entries are of others, {max} are allowed")]
+    Full {
+        list: &'static str,
+        others: usize,
+        max: usize,
+    },
 }
 
 /// What to write so that `live`, the object's `status`, says what is wanted.
@@ -45,7 +66,11 @@ pub(crate) fn diff(
             Ok(diff_import(parents, live, controller, now).map(Patch::Apply))
         }
         (_, Wanted::Parents(parents)) => {
-            Ok(diff_parents(parents, live, controller, now)?.map(Patch::Replace))
+            let entries = match target {
+                Target::Policy(_) => &ANCESTORS,
+                _ => &PARENTS,
+            };
+            Ok(diff_entries(entries, parents, live, controller, now)?.map(Patch::Replace))
         }
     }
 }
@@ -130,7 +155,7 @@ fn diff_import(
         .iter()
         .find(|entry| entry.get("name") == Some(&json!(controller)));
     let before = own.map_or(&[][..], |own| list(own, "parents"));
-    let (parents, changed) = merge_own(wanted, before, controller, now)?;
+    let (parents, changed) = merge_own(&PARENTS, wanted, before, controller, now)?;
     match (changed, parents.is_empty()) {
         (false, _) => None,
         // Applying nothing gives up what we had.
@@ -142,16 +167,17 @@ fn diff_import(
 }
 
 /// The whole status with our entries as wanted and the others untouched, in their order.
-fn diff_parents(
+fn diff_entries(
+    entries: &Entries,
     wanted: &[ParentStatus],
     live: &Value,
     controller: &str,
     now: Timestamp,
 ) -> Result<Option<Value>, StatusError> {
     let is_ours = |entry: &&Value| entry.get("controllerName") == Some(&json!(controller));
-    let all = list(live, "parents");
+    let all = list(live, entries.list);
     let before: Vec<Value> = all.iter().filter(is_ours).cloned().collect();
-    let Some((own, true)) = merge_own(wanted, &before, controller, now) else {
+    let Some((own, true)) = merge_own(entries, wanted, &before, controller, now) else {
         return Ok(None);
     };
     let others: Vec<Value> = all
@@ -159,40 +185,45 @@ fn diff_parents(
         .filter(|entry| !is_ours(entry))
         .cloned()
         .collect();
-    if others.len() + own.len() > MAX_PARENTS {
-        return Err(StatusError::Full(others.len()));
+    if others.len() + own.len() > entries.max {
+        return Err(StatusError::Full {
+            list: entries.list,
+            others: others.len(),
+            max: entries.max,
+        });
     }
     let mut status = live.as_object().cloned().unwrap_or_default();
-    let parents = others.into_iter().chain(own).collect();
-    status.insert("parents".into(), Value::Array(parents));
+    let all = others.into_iter().chain(own).collect();
+    status.insert(entries.list.into(), Value::Array(all));
     Ok(Some(Value::Object(status)))
 }
 
 /// Our entries, and whether they differ from those before.
 fn merge_own(
+    entries: &Entries,
     wanted: &[ParentStatus],
     before: &[Value],
     controller: &str,
     now: Timestamp,
 ) -> Option<(Vec<Value>, bool)> {
     let mut changed = wanted.len() != before.len();
-    let mut entries = Vec::with_capacity(wanted.len());
+    let mut own = Vec::with_capacity(wanted.len());
     for parent in wanted {
         let reference = parent_ref(&parent.parent);
         let live = before
             .iter()
-            .find(|entry| entry.get("parentRef") == Some(&reference));
+            .find(|entry| entry.get(entries.reference) == Some(&reference));
         let (conditions, differs) = merge(&parent.conditions, live.unwrap_or(&Value::Null), now)?;
         // Conditions that are not wanted any more are a difference in a list that is ours.
         let count = live.map_or(0, |live| list(live, "conditions").len());
         changed |= differs || count != conditions.len();
-        entries.push(json!({
-            "parentRef": reference,
+        own.push(json!({
+            entries.reference: reference,
             "controllerName": controller,
             "conditions": conditions,
         }));
     }
-    Some((entries, changed))
+    Some((own, changed))
 }
 
 fn parent_ref(parent: &ParentRef) -> Value {

@@ -9,6 +9,7 @@ use super::diff::{Patch, StatusError, diff};
 use super::{Target, Wanted, wanted};
 use crate::fixture::{CONTROLLER, key, mk_selection, mk_settings, mk_world};
 use crate::model::build;
+use crate::select::Selection;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -122,7 +123,12 @@ fn full_list_is_told_and_not_written() {
     let foreign = json!({ "parentRef": { "name": "x" }, "controllerName": "example.com/other" });
     let live = json!({ "parents": vec![foreign; 32] });
     let error = diff(&target, &mk_wanted()[&target], &live, CONTROLLER, at(10)).unwrap_err();
-    assert_eq!(error, StatusError::Full(32));
+    let expected = StatusError::Full {
+        list: "parents",
+        others: 32,
+        max: 32,
+    };
+    assert_eq!(error, expected);
 }
 
 #[test]
@@ -150,4 +156,39 @@ fn overlap_that_is_over_is_taken_away() {
     let now = compare(&target, &live, 20).map(body).unwrap();
     let text = now.to_string();
     assert!(!text.contains("OverlappingTLSConfig"), "{text}");
+}
+
+/// The list of a policy has another name than that of a route, and room for fewer.
+#[test]
+fn policies_are_told_for_each_import_beside_what_others_say() {
+    let mut world = mk_world();
+    let policy = crate::world::SelectionPolicy {
+        generation: 1,
+        created: 0,
+        targets: ["llm".to_owned()].into(),
+        policy: Ok(crate::select::Policy::default()),
+    };
+    world.policies.insert(key("csp"), policy);
+    let (_, status) = build(&world, &mk_settings());
+    let wanted: BTreeMap<_, _> = wanted(&status, &Selection::default()).collect();
+    let target = Target::Policy(key("csp"));
+    let compare = |live: &Value| diff(&target, &wanted[&target], live, CONTROLLER, at(10));
+    let other = json!({"ancestorRef": {"name": "llm"}, "controllerName": "other/gateway", "conditions": []});
+    let Some(Patch::Replace(made)) = compare(&json!({"ancestors": [other]})).unwrap() else {
+        panic!("the list is atomic");
+    };
+    assert_eq!(made["ancestors"][0], other);
+    let own = &made["ancestors"][1];
+    assert_eq!(own["controllerName"], CONTROLLER);
+    let import = json!({
+        "group": "inference.networking.x-k8s.io", "kind": "InferencePoolImport", "namespace": "ns", "name": "llm",
+    });
+    assert_eq!(own["ancestorRef"], import);
+    assert_eq!(own["conditions"][0]["reason"], "Accepted");
+    assert_eq!(compare(&made).unwrap(), None);
+    let error = compare(&json!({"ancestors": vec![other; 16]})).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "status.ancestors is full: 16 entries are of others, 16 are allowed"
+    );
 }

@@ -19,6 +19,12 @@ use crate::xds::{self, Resource};
 
 use super::{Key, project};
 
+mod credential;
+
+#[cfg(test)]
+pub(crate) use credential::tests as credentials;
+pub(crate) use credential::{BadCredential, Credential, Listed, ListedCredential};
+
 /// The type of Secrets that have a certificate and its key.
 const TLS_TYPE: &str = "kubernetes.io/tls";
 

@@ -5,12 +5,15 @@ use crd::networks::Cidr;
 use super::names::{FAILOVER, LB_NAMESPACE, SERVED};
 use super::proto::{
     any, cidr, core, extension, google, hcm, header, header_mutation, header_to_metadata,
-    http_rbac, kinds, mutation_rules, previous_hosts, rbac, router, upstream_codec,
-    upstream_ip_port,
+    http_rbac, kinds, mutation_rules, previous_hosts, previous_priorities, rbac, router,
+    upstream_codec, upstream_ip_port,
 };
 
 /// Retries go to hosts not yet tried.
 pub(crate) const OTHER_HOST: &str = "envoy.retry_host_predicates.previous_hosts";
+
+/// Retries go to priorities not yet tried.
+pub(crate) const OTHER_PRIORITY: &str = "envoy.retry_priorities.previous_priorities";
 
 pub(crate) fn http_filter<M: prost::Name>(name: &str, config: &M) -> hcm::HttpFilter {
     hcm::HttpFilter {
@@ -33,6 +36,12 @@ pub(crate) fn upstream_codec() -> hcm::HttpFilter {
 
 pub(crate) fn other_host() -> google::Any {
     any(&previous_hosts::PreviousHostsPredicate::default())
+}
+
+pub(crate) fn other_priority() -> google::Any {
+    any(&previous_priorities::PreviousPrioritiesConfig {
+        update_frequency: 1,
+    })
 }
 
 /// Tells the EPP where an `ORIGINAL_DST` cluster went, which has no `selected_host_key`: on the

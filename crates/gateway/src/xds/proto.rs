@@ -28,6 +28,7 @@ pub(crate) use envoy_types::pb::envoy::extensions::load_balancing_policies::over
 pub(crate) use envoy_types::pb::envoy::extensions::load_balancing_policies::subset::v3 as subset;
 pub(crate) use envoy_types::pb::envoy::extensions::rbac::matchers::upstream_ip_port::v3 as upstream_ip_port;
 pub(crate) use envoy_types::pb::envoy::extensions::retry::host::previous_hosts::v3 as previous_hosts;
+pub(crate) use envoy_types::pb::envoy::extensions::retry::priority::previous_priorities::v3 as previous_priorities;
 pub(crate) use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3 as raw_buffer;
 pub(crate) use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 pub(crate) use envoy_types::pb::envoy::extensions::upstreams::http::v3 as upstream_http;

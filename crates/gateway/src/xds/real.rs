@@ -19,6 +19,7 @@ mod headers;
 mod https;
 mod imports;
 mod pod;
+mod selection;
 
 use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP};
 use epp::Behaviour;

@@ -12,7 +12,6 @@ use crate::world::{
 
 pub(crate) fn import(object: &crd::InferencePoolImport) -> InferencePoolImport {
     InferencePoolImport {
-        include_local: false,
         generation: object.metadata.generation.unwrap_or_default(),
         clusters: object.clusters().iter().map(imported_cluster).collect(),
     }

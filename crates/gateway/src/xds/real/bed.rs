@@ -195,17 +195,7 @@ impl Bed {
     pub(super) async fn restart_ads(&mut self) {
         let (address, serving) = &self.ads;
         serving.abort();
-        let free = async {
-            loop {
-                match TcpListener::bind(address).await {
-                    Ok(listener) => break listener,
-                    Err(_) => sleep(Duration::from_millis(20)).await,
-                }
-            }
-        };
-        let listener = timeout(LIMIT, free)
-            .await
-            .expect("the address is free in time");
+        let listener = bind(*address).await;
         let server = mk_server(self.snapshots.subscribe(), self.proxies.clone(), false);
         let serving = serve_on(listener, server, self.credentials.clone());
         self.ads.1 = self.tasks.spawn(serving);
@@ -262,21 +252,18 @@ impl Bed {
         self.snapshots.borrow()[&key("gw")].routes.clone()
     }
 
-    /// Starts an EPP that picks among these.
+    /// Starts an EPP that picks among these; one at this address that was stopped may still end.
     pub(super) async fn epp(&mut self, ip: Ipv4Addr, behaviour: Behaviour) -> Epp {
-        let listener = TcpListener::bind((ip, self.picker)).await.unwrap();
+        let listener = bind(SocketAddr::from((ip, self.picker))).await;
         let epp = Epp::new(behaviour);
         let service = epp.service();
         let stop = epp.stop.clone();
         self.tasks.spawn(async move {
             let incoming = TcpListenerStream::new(listener);
-            let serve = Server::builder()
-                .add_service(service)
-                .serve_with_incoming(incoming);
-            tokio::select! {
-                served = serve => served.unwrap(),
-                () = stop.cancelled() => {}
-            }
+            let server = Server::builder().add_service(service);
+            // Open connections end as well.
+            let serve = server.serve_with_incoming_shutdown(incoming, stop.cancelled_owned());
+            serve.await.unwrap();
         });
         epp
     }
@@ -392,6 +379,20 @@ impl Bed {
             sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// Once the address is free.
+async fn bind(address: SocketAddr) -> TcpListener {
+    let free = async {
+        loop {
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let listener = timeout(LIMIT, free).await;
+    listener.expect("the address is free in time")
 }
 
 // === impl Answer ===

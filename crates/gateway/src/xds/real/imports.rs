@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::fixture::{
-    add_route, key, mk_https_listener, mk_parent_entry, mk_ref, mk_route, mk_rule,
+    add_route, include_local, key, mk_https_listener, mk_parent_entry, mk_ref, mk_route, mk_rule,
 };
 use crate::select::{Assigned, Health, Selection};
 use crate::world::secrets::mk_certificate;
@@ -162,11 +162,7 @@ async fn request_goes_through_the_gateway_of_one_other_cluster_at_most() {
     let pick = far.at(POD_B);
     let _epp = far.epp(EPP, pick).await;
     far.until("/pool", 200).await;
-    far.world
-        .imports
-        .get_mut(&key("llm"))
-        .unwrap()
-        .include_local = true;
+    include_local(&mut far.world);
     far.publish();
     let answer = near.until("/import", 200).await;
     assert_eq!(answer.body, format!("{POD_B} 0"));
@@ -257,7 +253,7 @@ async fn local_pool_fails_open_when_no_other_cluster_is_left() {
     let mut bed = Bed::start(|world| {
         let pool = world.pools.get_mut(&key("llm")).unwrap();
         pool.picker.as_mut().unwrap().fail_open = true;
-        world.imports.get_mut(&key("llm")).unwrap().include_local = true;
+        include_local(world);
     })
     .await;
     let pick = bed.at(REMOTE_POD);

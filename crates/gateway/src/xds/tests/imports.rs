@@ -1,7 +1,8 @@
 //! What Envoys have of an import, and what of it follows from how requests are shared.
 
+use crate::fixture::{add_policy, include_local};
 use crate::model::GatewayModel;
-use crate::select::{Assigned, Health, Selection};
+use crate::select::{Assigned, Health, OrderRule, Policy, Selection, Strategy};
 use crate::world::ImportedCluster;
 use crate::xds::Plan;
 
@@ -190,8 +191,8 @@ fn mk_mixed_world() -> World {
 #[test]
 fn local_pool_joins_its_import_under_the_name_of_this_cluster() {
     let mut world = mk_mixed_world();
+    include_local(&mut world);
     let import = world.imports.get_mut(&key("llm")).unwrap();
-    import.include_local = true;
     // an entry of that name is not the pool
     let mut same = import.clusters[0].clone();
     same.name = "west".into();
@@ -225,7 +226,7 @@ fn local_pool_joins_its_import_under_the_name_of_this_cluster() {
 #[test]
 fn local_pool_of_an_import_needs_no_route_of_its_own() {
     let mut world = mk_mixed_world();
-    world.imports.get_mut(&key("llm")).unwrap().include_local = true;
+    include_local(&mut world);
     let route = world.routes.get_mut(&key("chat")).unwrap();
     route.rules[0].backends.remove(0);
     let snapshot = mk_snapshot(&world, &mk_settings());
@@ -253,12 +254,36 @@ fn readiness_of_parents_changes_nothing_else_either() {
     assert_eq!(unready.1, said);
 }
 
+fn mk_ordered() -> Policy {
+    Policy {
+        strategy: Strategy::ActivePassive(OrderRule::default()),
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn retries_go_to_the_next_priority_where_clusters_have_an_order() {
+    let edge = |policy: Policy| {
+        let mut world = mk_mixed_world();
+        add_policy(&mut world, policy);
+        let snapshot = mk_snapshot(&world, &mk_settings());
+        show(&snapshot, Kind::Routes, "edge/80")
+    };
+    let name = "envoy.retry_priorities.previous_priorities";
+    assert!(edge(mk_ordered()).contains(name));
+    assert!(!edge(Policy::default()).contains(name));
+}
+
 #[test]
 fn envoy_accepts_imports_of_every_mode() {
     let envoy = find_envoy();
     let mut world = mk_mixed_world();
+    let policy = Policy {
+        include_local: true,
+        ..mk_ordered()
+    };
+    add_policy(&mut world, policy);
     let import = world.imports.get_mut(&key("llm")).unwrap();
-    import.include_local = true;
     let wild = mk_parent_entry("wild", "10.3.0.8", &[443], &["*.models.example"]);
     let mut h2c = mk_parent_entry("plain", "10.3.0.9", &[80], &["a.example", "b.example"]);
     h2c.app_protocol = Some("kubernetes.io/h2c".into());

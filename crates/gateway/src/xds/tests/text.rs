@@ -6,8 +6,9 @@ use prost::{Message, Name};
 
 use crate::xds::proto::{
     cluster, early_header_mutation, endpoint, ext_proc, hcm, header_mutation, header_to_metadata,
-    http_rbac, least_request, listener, override_host, previous_hosts, raw_buffer, route, router,
-    subset, tls, tls_inspector, upstream_codec, upstream_http, upstream_ip_port,
+    http_rbac, least_request, listener, override_host, previous_hosts, previous_priorities,
+    raw_buffer, route, router, subset, tls, tls_inspector, upstream_codec, upstream_http,
+    upstream_ip_port,
 };
 
 /// The message of that type, without fields that have their default.
@@ -36,6 +37,7 @@ fn open(type_url: &str, bytes: &[u8]) -> String {
         of::<listener::Listener>(),
         of::<override_host::OverrideHost>(),
         of::<previous_hosts::PreviousHostsPredicate>(),
+        of::<previous_priorities::PreviousPrioritiesConfig>(),
         of::<raw_buffer::RawBuffer>(),
         of::<route::RouteConfiguration>(),
         of::<router::Router>(),

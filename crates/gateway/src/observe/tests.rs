@@ -1,0 +1,313 @@
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crd::networks::Cidr;
+use prometheus_client::registry::Registry;
+use rcgen::CertificateParams;
+use rstest::rstest;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use tls::Trust;
+use tls::test_pki::Ca;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+
+use super::*;
+use crate::fixture::key;
+use crate::select::PoolLoad;
+use crate::world::credentials::mk_credential;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+const PAGE: &str = "llm_d_epp_ready_endpoints{name=\"llm\"} 3\nllm_d_epp_average_queue_size{name=\"llm\"} 1.5\n\
+    llm_d_epp_average_kv_cache_utilization{name=\"llm\"} 0.25\n";
+
+fn mk_targets(at: &[SocketAddr]) -> Targets {
+    Targets {
+        hosts: at
+            .iter()
+            .map(|at| (at.ip().to_string(), at.port()))
+            .collect(),
+        denied: Arc::new([]),
+    }
+}
+
+fn mk_probe(at: &[SocketAddr], method: Method) -> Probe {
+    Probe {
+        targets: mk_targets(at),
+        method,
+        interval: Duration::from_millis(10),
+        timeout: Duration::from_secs(5),
+    }
+}
+
+fn mk_grpc() -> Method {
+    Method::Grpc {
+        service: "picker".to_owned(),
+    }
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+/// An address where nobody listens.
+async fn nobody() -> SocketAddr {
+    listen().await.1
+}
+
+/// gRPC health of the service `picker`.
+async fn health(tasks: &mut JoinSet<()>, serving: bool) -> SocketAddr {
+    let (listener, at) = listen().await;
+    let (reporter, service) = tonic_health::server::health_reporter();
+    let status = if serving {
+        tonic_health::ServingStatus::Serving
+    } else {
+        tonic_health::ServingStatus::NotServing
+    };
+    reporter.set_service_status("picker", status).await;
+    tasks.spawn(async move {
+        let incoming = TcpListenerStream::new(listener);
+        let serving = Server::builder().add_service(service);
+        serving.serve_with_incoming(incoming).await.unwrap();
+    });
+    at
+}
+
+/// Answers each request of one connection after the other with the same bytes, and hands on what it was asked.
+async fn page(tasks: &mut JoinSet<()>, answer: Vec<u8>) -> (SocketAddr, mpsc::Receiver<String>) {
+    let (listener, at) = listen().await;
+    let (seen, asked) = mpsc::channel(16);
+    tasks.spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let request = read_head(&mut stream).await;
+            // What is too large is not read to its end.
+            let _ = stream.write_all(&answer).await;
+            let _ = seen.send(request).await;
+        }
+    });
+    (at, asked)
+}
+
+/// The same over TLS, by its address, with a certificate of this authority.
+async fn serve_tls(tasks: &mut JoinSet<()>, ca: &Ca, answer: Vec<u8>) -> SocketAddr {
+    let params = CertificateParams::new(vec![Ipv4Addr::LOCALHOST.to_string()]).unwrap();
+    let (certificate, key) = ca.sign(params);
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key.into())
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (listener, at) = listen().await;
+    tasks.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // A client may not trust it.
+            if let Ok(mut stream) = acceptor.accept(stream).await {
+                read_head(&mut stream).await;
+                let _ = stream.write_all(&answer).await;
+                let _ = stream.shutdown().await;
+            }
+        }
+    });
+    at
+}
+
+async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+fn ok(body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+async fn probe(at: &[SocketAddr], method: Method) -> Result<(), &'static str> {
+    let probe = mk_probe(at, method);
+    let system = Trust::system();
+    timeout(LIMIT, probe.run(&system))
+        .await
+        .expect("an end in time")
+}
+
+async fn scrape(scrape: &mut Scrape) -> Result<PoolLoad, &'static str> {
+    timeout(LIMIT, scrape.run("llm"))
+        .await
+        .expect("an end in time")
+}
+
+#[tokio::test]
+async fn grpc_health_is_believed_and_one_of_several_pickers_is_enough() {
+    let mut tasks = JoinSet::new();
+    let (up, down) = (
+        health(&mut tasks, true).await,
+        health(&mut tasks, false).await,
+    );
+    let gone = nobody().await;
+    assert_eq!(probe(&[up], mk_grpc()).await, Ok(()));
+    assert_eq!(probe(&[gone, down, up], mk_grpc()).await, Ok(()));
+    let stopped = probe(&[down], mk_grpc()).await.unwrap_err();
+    assert!(stopped.contains("does not serve"), "{stopped}");
+    let other = Method::Grpc {
+        service: "other".to_owned(),
+    };
+    let unknown = probe(&[up], other).await.unwrap_err();
+    assert!(unknown.contains("an error"), "{unknown}");
+    assert_eq!(probe(&[gone], mk_grpc()).await, Err("no connection"));
+}
+
+#[tokio::test]
+async fn a_connection_is_enough_where_there_is_no_health_port() {
+    let (_listener, at) = listen().await;
+    let gone = nobody().await;
+    assert_eq!(probe(&[gone, at], Method::Tcp).await, Ok(()));
+    let refused = probe(&[gone], Method::Tcp).await;
+    assert_eq!(refused, Err("the connection is refused"));
+}
+
+/// Envoys may trust others than this program does.
+#[tokio::test]
+async fn a_gateway_is_healthy_where_it_speaks_tls_whoever_signed_its_certificate() {
+    let mut tasks = JoinSet::new();
+    let tls = || Method::Tls {
+        name: "llm.east.example".to_owned(),
+    };
+    let at = serve_tls(&mut tasks, &Ca::new("a"), ok("")).await;
+    assert_eq!(probe(&[at], tls()).await, Ok(()));
+    let plain = health(&mut tasks, true).await;
+    assert_eq!(
+        probe(&[plain], tls()).await,
+        Err("the TLS handshake failed")
+    );
+}
+
+/// `localhost` is a name that leads to a denied address, as one of another cluster may.
+#[tokio::test]
+async fn a_name_is_dialled_only_where_its_address_is_allowed() {
+    let (_listener, at) = listen().await;
+    let mut one = mk_probe(&[], Method::Tcp);
+    one.targets.hosts = vec![("localhost".to_owned(), at.port())];
+    assert_eq!(one.run(&Trust::system()).await, Ok(()));
+    let denied: [Cidr; 2] = ["127.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap());
+    one.targets.denied = denied.into();
+    let result = one.run(&Trust::system()).await;
+    assert_eq!(result, Err("it has no address that may be dialled"));
+}
+
+#[tokio::test]
+async fn a_page_is_asked_for_with_the_token() {
+    let mut tasks = JoinSet::new();
+    let (at, mut asked) = page(&mut tasks, ok(PAGE)).await;
+    let gone = nobody().await;
+    let credential = mk_credential(Some("s3cret"), None);
+    let mut one = Scrape::new(mk_targets(&[gone, at]), Some(credential));
+    let expected = PoolLoad {
+        ready: 3.0,
+        queue: 1.5,
+        kv: 0.25,
+    };
+    assert_eq!(scrape(&mut one).await, Ok(expected));
+    assert_eq!(one.first, Some(at));
+    let request = asked.recv().await.unwrap();
+    assert!(
+        request.starts_with("GET /metrics HTTP/1.1\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.contains("authorization: Bearer s3cret\r\n"),
+        "{request}"
+    );
+    assert!(request.contains(&format!("host: {at}\r\n")), "{request}");
+}
+
+#[rstest]
+#[case::no_such_page(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec(), "not 200")]
+#[case::moved(b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1/\r\ncontent-length: 0\r\n\r\n".to_vec(), "not 200")]
+#[case::refused(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n".to_vec(), "credential")]
+#[case::of_another_program(ok("go_goroutines 7\n"), "ready endpoints")]
+#[case::no_http(b"SSH-2.0\r\n".to_vec(), "")]
+#[case::cut_off(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nx".to_vec(), "within the page")]
+#[case::endless([b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'#'; scrape::MAX_PAGE + 1]].concat(), "larger")]
+#[tokio::test]
+async fn what_is_no_page_says_why(#[case] answer: Vec<u8>, #[case] said: &str) {
+    let mut tasks = JoinSet::new();
+    let (at, _asked) = page(&mut tasks, answer).await;
+    let error = scrape(&mut Scrape::new(mk_targets(&[at]), None))
+        .await
+        .unwrap_err();
+    assert!(error.contains(said), "{error}");
+}
+
+#[tokio::test]
+async fn a_ca_means_https_with_servers_of_that_ca() {
+    let mut tasks = JoinSet::new();
+    let ca = Ca::new("a");
+    let at = serve_tls(&mut tasks, &ca, ok(PAGE)).await;
+    for (trusted, expected) in [(&ca, true), (&Ca::new("b"), false)] {
+        let credential = mk_credential(None, Some(trusted.pem()));
+        let mut one = Scrape::new(mk_targets(&[at]), Some(credential));
+        let result = scrape(&mut one).await;
+        assert_eq!(result.is_ok(), expected, "{result:?}");
+    }
+}
+
+#[tokio::test]
+async fn observations_come_until_they_are_not_wanted_any_more() {
+    let mut tasks = JoinSet::new();
+    let up = health(&mut tasks, true).await;
+    let (facts, mut seen) = mpsc::channel(1);
+    let metrics = ObserveMetrics::register(&mut Registry::default());
+    let mut observers = Observers::new(facts, metrics);
+    let cluster = ClusterId {
+        import: key("llm"),
+        cluster: "east".to_owned(),
+    };
+    let id = (cluster.clone(), Kind::Probe);
+    let of = |at| Jobs::from([(id.clone(), Job::Probe(mk_probe(&[at], mk_grpc())))]);
+    observers.sync(of(up));
+    for _ in 0..3 {
+        let fact = timeout(LIMIT, seen.recv()).await.expect("a fact in time");
+        let cluster = cluster.clone();
+        assert_eq!(
+            fact,
+            Some(Fact::Probed {
+                cluster,
+                result: Ok(())
+            })
+        );
+    }
+    // Another target replaces the task: at most what it had sent still comes.
+    observers.sync(of(nobody().await));
+    let failed =
+        async { while let Some(Fact::Probed { result: Ok(()), .. }) = seen.recv().await {} };
+    timeout(LIMIT, failed)
+        .await
+        .expect("the new target is probed");
+    observers.sync(Jobs::new());
+    while timeout(LIMIT, observers.tasks.join_next())
+        .await
+        .expect("an end in time")
+        .is_some()
+    {}
+    assert!(observers.running.is_empty());
+}

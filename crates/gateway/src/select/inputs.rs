@@ -1,0 +1,201 @@
+//! From the model to what the selection is about, and to whom is observed for it (pure).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crd::networks::Cidr;
+
+use crate::model::{
+    Epp, EppAddresses, HealthPort, Import, Imported, Mode, ParentAddresses, Pool, Readiness,
+};
+use crate::observe::{Job, Jobs, Kind, Method, Probe, Scrape, Targets};
+use crate::world::{Endpoints, Key, World};
+
+use super::policy::Policy;
+use super::state::{ClusterId, Entry, Standing, Wanted};
+
+/// The imports in use.
+pub(crate) type Imports<'i> = BTreeMap<Key, &'i Import>;
+
+/// Each import with its policy and its clusters that requests can get to.
+pub(crate) fn wanted(imports: &Imports<'_>, policies: &BTreeMap<Key, Policy>) -> Wanted {
+    let wanted = imports.iter().map(|(key, import)| {
+        let policy = policies.get(key).cloned().unwrap_or_default();
+        let entries = import.hops().map(|(cluster, mode)| {
+            let entry = entry(cluster, mode);
+            (cluster.name.clone(), entry)
+        });
+        (key.clone(), (policy, entries.collect()))
+    });
+    wanted.collect()
+}
+
+fn entry(cluster: &Imported, mode: &Mode) -> Entry {
+    let is_local = matches!(mode, Mode::Local(_));
+    Entry {
+        is_local,
+        // Endpoints of other clusters are not known without their endpoint picker.
+        fails_open: is_local && cluster.fail_open,
+        standing: match cluster.readiness {
+            Readiness::Ready => Standing::Ready,
+            Readiness::NotReady(_) => Standing::NotReady,
+            Readiness::Draining { .. } => Standing::Draining,
+        },
+    }
+}
+
+/// What whom to observe depends on besides the imports.
+pub(crate) struct Surroundings<'s> {
+    pub(crate) world: &'s World,
+    pub(crate) endpoints: &'s Endpoints,
+    /// The local pools of imports.
+    pub(crate) pools: BTreeMap<Key, &'s Pool>,
+    /// The name that gRPC health checks ask for.
+    pub(crate) health_service: &'s str,
+    /// What names of other clusters must not lead to, besides the networks of this one.
+    pub(crate) deny: &'s [Cidr],
+}
+
+/// Probes of the clusters among which there is a choice, and scrapes where shares depend on metrics.
+pub(crate) fn jobs(
+    imports: &Imports<'_>,
+    policies: &BTreeMap<Key, Policy>,
+    around: &Surroundings<'_>,
+) -> Jobs {
+    let denied = around.deny.iter().chain(&around.world.own_networks);
+    let denied: Arc<[Cidr]> = denied.copied().collect();
+    let default = Policy::default();
+    let mut jobs = Jobs::new();
+    for (key, import) in imports {
+        if import.hops().count() < 2 {
+            continue;
+        }
+        let policy = policies.get(key).unwrap_or(&default);
+        for (cluster, mode) in import.hops() {
+            let id = ClusterId {
+                import: key.clone(),
+                cluster: cluster.name.clone(),
+            };
+            let (hosts, method) = around.probed(mode);
+            let probe = Probe {
+                targets: Targets {
+                    hosts,
+                    denied: Arc::clone(&denied),
+                },
+                method,
+                interval: policy.health.interval,
+                timeout: policy.health.timeout,
+            };
+            jobs.insert((id.clone(), Kind::Probe), Job::Probe(probe));
+            if policy.metrics().is_some()
+                && let Some(scrape) = scrape(cluster, around.world, &denied)
+            {
+                jobs.insert((id, Kind::Scrape), Job::Scrape(scrape));
+            }
+        }
+    }
+    jobs
+}
+
+// === impl Surroundings ===
+
+impl Surroundings<'_> {
+    /// Where a cluster is probed, and how.
+    fn probed(&self, mode: &Mode) -> (Vec<(String, u16)>, Method) {
+        match mode {
+            Mode::Endpoint(mode) => self.of_epp(&mode.epp),
+            Mode::Local(pool) => {
+                let epp = self.pools.get(pool).and_then(|pool| pool.epp.as_ref());
+                epp.map_or((Vec::new(), Method::Tcp), |epp| self.of_epp(epp))
+            }
+            Mode::Parent(mode) => {
+                let hosts = match &mode.addresses {
+                    ParentAddresses::Ips(addresses) => hosts(addresses, None),
+                    ParentAddresses::Dns(hosts) => hosts.clone(),
+                };
+                let name = mode.host().filter(|_| mode.tls).map(str::to_owned);
+                (hosts, name.map_or(Method::Tcp, |name| Method::Tls { name }))
+            }
+        }
+    }
+
+    /// By gRPC health where its port is known; a guess of it would find those unhealthy that do not have it.
+    fn of_epp(&self, epp: &Epp) -> (Vec<(String, u16)>, Method) {
+        let grpc = Method::Grpc {
+            service: self.health_service.to_owned(),
+        };
+        let method = |health: Option<u16>| health.map_or(Method::Tcp, |_| grpc.clone());
+        match &epp.addresses {
+            EppAddresses::Ips { addresses, health } => (hosts(addresses, *health), method(*health)),
+            EppAddresses::Dns { hosts, health } => {
+                let hosts = hosts.iter();
+                let hosts = hosts.map(|(host, port)| (host.clone(), health.unwrap_or(*port)));
+                (hosts.collect(), method(*health))
+            }
+            EppAddresses::Slices {
+                service,
+                port_name,
+                health,
+            } => {
+                let of_port = |name: &str| self.endpoints.of_service(service, name);
+                match health {
+                    None => (hosts(&of_port(port_name), None), Method::Tcp),
+                    Some(HealthPort::Named(name)) => (hosts(&of_port(name), None), grpc),
+                    Some(HealthPort::Number(port)) => {
+                        (hosts(&of_port(port_name), Some(*port)), grpc)
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The addresses, with this port in the place of their own.
+fn hosts(addresses: &[SocketAddr], port: Option<u16>) -> Vec<(String, u16)> {
+    let hosts = addresses.iter();
+    let hosts = hosts.map(|at| (at.ip().to_string(), port.unwrap_or(at.port())));
+    hosts.collect()
+}
+
+/// `None`: the entry has no metrics, or names a Secret that cannot be used; its cluster counts as the mean of the others.
+fn scrape(cluster: &Imported, world: &World, denied: &Arc<[Cidr]>) -> Option<Scrape> {
+    let metrics = cluster.metrics.as_ref()?;
+    let credential = match &metrics.secret {
+        None => None,
+        Some(secret) => {
+            let listed = world.credentials.get(secret)?.as_ref().ok()?;
+            if listed.cluster != cluster.name {
+                return None;
+            }
+            Some(listed.credential.clone())
+        }
+    };
+    let targets = Targets {
+        hosts: metrics.addresses.clone(),
+        denied: Arc::clone(denied),
+    };
+    Some(Scrape::new(targets, credential))
+}
+
+/// The Secrets that imports name for the metrics of their clusters, where shares depend on them.
+pub(crate) fn credentials(world: &World, policies: &BTreeMap<Key, Policy>) -> Vec<Key> {
+    let by_metrics = policies
+        .iter()
+        .filter(|(_, policy)| policy.metrics().is_some());
+    let imports = by_metrics.filter_map(|(key, _)| Some((key, world.imports.get(key)?)));
+    let named = imports.flat_map(|(key, import)| {
+        let pickers = import.clusters.iter().filter_map(|one| one.picker.as_ref());
+        let secrets = pickers.filter_map(|picker| picker.metrics.as_ref()?.secret.as_ref());
+        // Those of another namespace are not read.
+        let own = secrets.filter(|secret| {
+            let namespace = secret.namespace.as_ref();
+            namespace.is_none_or(|namespace| *namespace == key.namespace)
+        });
+        own.map(|secret| Key::new(&key.namespace, &secret.name))
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+use std::time::Duration;
+
+use rstest::rstest;
+
+use super::*;
+use crate::fixture::{
+    add_slice, include_local, key, mk_import, mk_parent_entry, mk_settings, mk_world,
+};
+use crate::model::build;
+use crate::select::{MetricsRule, Strategy};
+use crate::world::{BadCredential, ImportedCluster, MetricsPort, SecretRef};
+
+/// The import of these clusters as the model has it.
+fn mk_made(world: &mut World, change: impl FnOnce(&mut Vec<ImportedCluster>)) -> Import {
+    let mut import = mk_import(&[("east", "10.2.0.9"), ("south", "10.3.0.9")]);
+    change(&mut import.clusters);
+    world.imports.insert(key("llm"), import);
+    let (models, _) = build(world, &mk_settings());
+    Import::clone(&models[0].imports[&key("llm")])
+}
+
+fn by_metrics() -> BTreeMap<Key, Policy> {
+    let policy = Policy {
+        strategy: Strategy::MetricsBased(MetricsRule::default()),
+        ..Policy::default()
+    };
+    [(key("llm"), policy)].into()
+}
+
+fn mk_around<'s>(world: &'s World, endpoints: &'s Endpoints) -> Surroundings<'s> {
+    Surroundings {
+        world,
+        endpoints,
+        pools: BTreeMap::new(),
+        health_service: "health",
+        deny: &[],
+    }
+}
+
+fn of(world: &World, import: &Import, policies: &BTreeMap<Key, Policy>) -> Vec<String> {
+    let imports = [(import.key.clone(), import)].into();
+    let jobs = jobs(&imports, policies, &mk_around(world, &Endpoints::default()));
+    let shown = jobs.iter().map(|((id, kind), job)| {
+        let cluster = &id.cluster;
+        match job {
+            Job::Probe(probe) => {
+                let (host, port) = &probe.targets.hosts[0];
+                format!("{cluster} {kind:?} {:?} {host}:{port}", probe.method)
+            }
+            Job::Scrape(scrape) => {
+                let (host, port) = &scrape.targets.hosts[0];
+                let with = if scrape.credential.is_some() {
+                    " with a credential"
+                } else {
+                    ""
+                };
+                format!("{cluster} {kind:?} {host}:{port}{with}")
+            }
+        }
+    });
+    shown.collect()
+}
+
+fn picker(cluster: &mut ImportedCluster) -> &mut crate::world::RemotePicker {
+    cluster.picker.as_mut().unwrap()
+}
+
+#[test]
+fn clusters_are_probed_by_grpc_health_where_its_port_is_known_else_by_a_connection() {
+    let mut world = mk_world();
+    let import = mk_made(&mut world, |clusters| {
+        picker(&mut clusters[0]).health_port = Some(9003);
+        picker(&mut clusters[0]).port = Some(9002);
+        picker(&mut clusters[1]).health_port = None;
+        picker(&mut clusters[1]).port = Some(9002);
+    });
+    let expected = [
+        "east Probe Grpc { service: \"health\" } 10.2.0.9:9003",
+        "south Probe Tcp 10.3.0.9:9002",
+    ];
+    assert_eq!(of(&world, &import, &BTreeMap::new()), expected);
+}
+
+#[test]
+fn nothing_is_observed_where_there_is_no_choice() {
+    let mut world = mk_world();
+    let import = mk_made(&mut world, |clusters| clusters.truncate(1));
+    assert_eq!(of(&world, &import, &by_metrics()), [""; 0]);
+}
+
+#[test]
+fn probes_follow_the_policy() {
+    let mut world = mk_world();
+    let import = mk_made(&mut world, |_| {});
+    let mut policies = by_metrics();
+    let rule = &mut policies.get_mut(&key("llm")).unwrap().health;
+    rule.interval = Duration::from_secs(7);
+    rule.timeout = Duration::from_secs(3);
+    let imports = [(import.key.clone(), &import)].into();
+    let jobs = jobs(
+        &imports,
+        &policies,
+        &mk_around(&world, &Endpoints::default()),
+    );
+    assert_eq!(jobs.len(), 2);
+    for job in jobs.values() {
+        let Job::Probe(probe) = job else {
+            panic!("{job:?}");
+        };
+        assert_eq!((probe.interval.as_secs(), probe.timeout.as_secs()), (7, 3));
+    }
+}
+
+#[rstest]
+#[case::no_secret(None, None, &["east Probe", "east Scrape 10.2.0.9:9090", "south Probe"])]
+#[case::of_the_cluster(Some("epp"), Some("east"), &["east Probe", "east Scrape 10.2.0.9:9090 with a credential", "south Probe"])]
+#[case::of_another_cluster(Some("epp"), Some("south"), &["east Probe", "south Probe"])]
+#[case::unusable(Some("epp"), None, &["east Probe", "south Probe"])]
+fn metrics_are_scraped_with_a_credential_that_is_for_that_cluster(
+    #[case] secret: Option<&str>,
+    #[case] labelled: Option<&str>,
+    #[case] expected: &[&str],
+) {
+    let mut world = mk_world();
+    let listed = match labelled {
+        Some(cluster) => Ok(crate::world::credentials::mk(cluster, "s3cret")),
+        None => Err(BadCredential::NotLabelled),
+    };
+    world.credentials.insert(key("epp"), listed);
+    let import = mk_made(&mut world, |clusters| {
+        let secret = secret.map(|name| SecretRef {
+            namespace: None,
+            name: name.to_owned(),
+        });
+        picker(&mut clusters[0]).metrics = Some(MetricsPort { port: 9090, secret });
+    });
+    let seen = of(&world, &import, &by_metrics());
+    assert_eq!(seen.len(), expected.len(), "{seen:?}");
+    for (seen, expected) in seen.iter().zip(expected) {
+        assert!(seen.starts_with(expected), "{seen}");
+        assert_eq!(seen.contains("credential"), expected.contains("credential"));
+    }
+    let named = credentials(&world, &by_metrics());
+    let expected: Vec<Key> = secret.map(key).into_iter().collect();
+    assert_eq!(named, expected);
+    assert_eq!(credentials(&world, &BTreeMap::new()), []);
+    // Equal shares need no metrics.
+    assert_eq!(of(&world, &import, &BTreeMap::new()).len(), 2);
+}
+
+#[test]
+fn readiness_of_entries_is_their_standing() {
+    let mut world = mk_world();
+    let import = mk_made(&mut world, |clusters| {
+        clusters[0].not_ready = Some("NoReadyEndpoint".to_owned());
+        clusters[1].drain_until = Some(60);
+    });
+    let imports = [(import.key.clone(), &import)].into();
+    let wanted = wanted(&imports, &BTreeMap::new());
+    let (policy, entries) = &wanted[&key("llm")];
+    assert_eq!(*policy, Policy::default());
+    let standings = entries.values().map(|entry| entry.standing);
+    let standings: Vec<_> = standings.collect();
+    assert_eq!(standings, [Standing::NotReady, Standing::Draining]);
+}
+
+#[test]
+fn gateways_of_parent_mode_are_probed_by_tls_where_they_have_it() {
+    let mut world = mk_world();
+    let import = mk_made(&mut world, |clusters| {
+        *clusters = vec![
+            mk_parent_entry("east", "10.2.0.7", &[80], &[]),
+            mk_parent_entry("north", "lb.north.example", &[443], &["llm.north.example"]),
+            mk_parent_entry("south", "10.3.0.7", &[443], &["*.models.example"]),
+        ];
+    });
+    let expected = [
+        "east Probe Tcp 10.2.0.7:80",
+        "north Probe Tls { name: \"llm.north.example\" } lb.north.example:443",
+        "south Probe Tcp 10.3.0.7:443",
+    ];
+    assert_eq!(of(&world, &import, &BTreeMap::new()), expected);
+}
+
+/// Its endpoint picker is where its Service leads to at the moment.
+#[test]
+fn local_pool_is_one_of_the_clusters_and_is_probed_where_its_pods_are() {
+    let mut world = mk_world();
+    include_local(&mut world);
+    let import = mk_made(&mut world, |clusters| clusters.truncate(1));
+    let (models, _) = build(&world, &mk_settings());
+    let mut endpoints = Endpoints::default();
+    let ports = [("grpc", 9002), ("health", 9003)];
+    add_slice(&mut endpoints, "epp", "10.1.0.9", &ports);
+    let pool = &models[0].pools[&key("llm")];
+    let around = Surroundings {
+        pools: [(key("llm"), pool.as_ref())].into(),
+        ..mk_around(&world, &endpoints)
+    };
+    let imports = [(import.key.clone(), &import)].into();
+    let jobs = jobs(&imports, &BTreeMap::new(), &around);
+    let id = ClusterId {
+        import: key("llm"),
+        cluster: mk_settings().cluster_name,
+    };
+    let Job::Probe(probe) = &jobs[&(id.clone(), Kind::Probe)] else {
+        panic!("{jobs:?}");
+    };
+    assert_eq!(probe.targets.hosts, [("10.1.0.9".to_owned(), 9003)]);
+    assert!(matches!(probe.method, Method::Grpc { .. }), "{probe:?}");
+    let wanted = wanted(&imports, &BTreeMap::new());
+    assert!(wanted[&key("llm")].1[&id.cluster].is_local);
+}

@@ -1,0 +1,272 @@
+//! Secrets with a credential for the metrics of another cluster's endpoint picker.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crd::annotations::METRICS_CREDENTIAL;
+use http::HeaderValue;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use tls::Trust;
+
+use crate::world::{Key, project};
+
+use super::RawSecret;
+
+/// Bytes of all keys together: a chain of CAs is the largest of them.
+const MAX_CREDENTIAL: usize = 256 << 10;
+
+/// How an endpoint picker's metrics are asked for. Equal ones have the same bytes.
+#[derive(Clone)]
+pub(crate) struct Credential(Arc<Parts>);
+
+struct Parts {
+    given: Given,
+    authorization: Option<HeaderValue>,
+    /// With anything of TLS in the Secret: https.
+    trust: Option<Trust>,
+}
+
+#[derive(Default, Deserialize, PartialEq, Eq)]
+struct Given {
+    token: Option<ByteString>,
+    #[serde(rename = "tls.crt")]
+    chain: Option<ByteString>,
+    #[serde(rename = "tls.key")]
+    key: Option<ByteString>,
+    #[serde(rename = "ca.crt")]
+    ca: Option<ByteString>,
+}
+
+/// What is kept of a Secret.
+#[derive(Clone, Debug, kube::Resource)]
+#[resource(inherit = "Secret")]
+pub(crate) struct ListedCredential {
+    metadata: ObjectMeta,
+    pub(crate) credential: Listed,
+}
+
+pub(crate) type Listed = Result<CredentialFor, BadCredential>;
+
+/// A credential and the exporting cluster that it may be sent to.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CredentialFor {
+    pub(crate) cluster: String,
+    pub(crate) credential: Credential,
+}
+
+/// Why a Secret is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadCredential {
+    #[error("its Secret does not exist")]
+    NotFound,
+    #[error("its Secret may not be read: the gateway's role has to allow list and watch of it")]
+    Denied,
+    #[error("its Secret cannot be decoded")]
+    Undecodable,
+    #[error(
+        "its Secret is not for it: the label isthmus.dev/metrics-credential has to be the cluster's name"
+    )]
+    NotLabelled,
+    #[error("its Secret is too large")]
+    TooLarge,
+    #[error("its Secret has none of token, tls.crt with tls.key, ca.crt")]
+    Empty,
+    #[error("its Secret has a token that no header can hold")]
+    Token,
+    #[error("its Secret has certificates or a key that cannot be used")]
+    Tls,
+}
+
+// === impl Credential ===
+
+impl Credential {
+    pub(crate) fn authorization(&self) -> Option<HeaderValue> {
+        self.0.authorization.clone()
+    }
+
+    /// What TLS is spoken with; `None`: plaintext.
+    pub(crate) fn trust(&self) -> Option<&Trust> {
+        self.0.trust.as_ref()
+    }
+
+    fn new(given: Given) -> Result<Self, BadCredential> {
+        let size = [&given.token, &given.chain, &given.key, &given.ca];
+        let size: usize = size.into_iter().flatten().map(|part| part.0.len()).sum();
+        if size > MAX_CREDENTIAL {
+            return Err(BadCredential::TooLarge);
+        }
+        let authorization = match &given.token {
+            None => None,
+            Some(token) => {
+                let token = std::str::from_utf8(&token.0).map_err(|_| BadCredential::Token)?;
+                Some(bearer(token.trim()).ok_or(BadCredential::Token)?)
+            }
+        };
+        let bytes = |part: &Option<ByteString>| part.as_ref().map(|part| part.0.clone());
+        let pair = match (bytes(&given.chain), bytes(&given.key)) {
+            (Some(chain), Some(key)) => Some((chain, key)),
+            (None, None) => None,
+            _ => return Err(BadCredential::Tls),
+        };
+        let ca = bytes(&given.ca);
+        let trust = match ca.is_some() || pair.is_some() {
+            true => Some(Trust::of_pem(ca, pair).map_err(|_| BadCredential::Tls)?),
+            false => None,
+        };
+        if authorization.is_none() && trust.is_none() {
+            return Err(BadCredential::Empty);
+        }
+        Ok(Self(Arc::new(Parts {
+            given,
+            authorization,
+            trust,
+        })))
+    }
+}
+
+/// `Bearer` and a token, which no log shows.
+fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+impl PartialEq for Credential {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.given == other.0.given
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential").finish_non_exhaustive()
+    }
+}
+
+// === impl ListedCredential ===
+
+impl ListedCredential {
+    pub(crate) fn read(raw: RawSecret) -> Self {
+        Self {
+            credential: read(&raw),
+            metadata: ObjectMeta {
+                namespace: raw.metadata.namespace,
+                name: raw.metadata.name,
+                ..ObjectMeta::default()
+            },
+        }
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        project::key(&self.metadata)
+    }
+}
+
+/// The exporting cluster names the Secret, and its credential is sent there: only the Secret itself can allow that.
+fn read(raw: &RawSecret) -> Result<CredentialFor, BadCredential> {
+    let labels = raw.metadata.labels.as_ref();
+    let cluster = labels.and_then(|labels| labels.get(METRICS_CREDENTIAL));
+    let cluster = cluster.ok_or(BadCredential::NotLabelled)?;
+    let given = match &raw.data {
+        Some(data) => serde_json::from_str(data.get()).map_err(|_| BadCredential::Undecodable)?,
+        None => Given::default(),
+    };
+    Ok(CredentialFor {
+        cluster: cluster.clone(),
+        credential: Credential::new(given)?,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+    use tls::test_pki::Ca;
+
+    use super::*;
+
+    /// A token for this cluster.
+    pub(crate) fn mk(cluster: &str, token: &str) -> CredentialFor {
+        let given = Given {
+            token: Some(ByteString(token.as_bytes().to_vec())),
+            ..Given::default()
+        };
+        CredentialFor {
+            cluster: cluster.to_owned(),
+            credential: Credential::new(given).unwrap(),
+        }
+    }
+
+    /// A token and a CA, or one of them.
+    pub(crate) fn mk_credential(token: Option<&str>, ca: Option<Vec<u8>>) -> Credential {
+        let given = Given {
+            token: token.map(|token| ByteString(token.as_bytes().to_vec())),
+            ca: ca.map(ByteString),
+            ..Given::default()
+        };
+        Credential::new(given).unwrap()
+    }
+
+    fn mk_listed(labels: &Value, data: &[(&str, &str)]) -> ListedCredential {
+        let data = data.iter().map(|(name, text)| {
+            let bytes = ByteString(text.as_bytes().to_vec());
+            ((*name).to_owned(), serde_json::to_value(bytes).unwrap())
+        });
+        let object = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"namespace": "ns", "name": "epp", "labels": labels},
+            "data": data.collect::<serde_json::Map<_, _>>(),
+        });
+        ListedCredential::read(serde_json::from_str(&object.to_string()).unwrap())
+    }
+
+    fn labels() -> Value {
+        json!({METRICS_CREDENTIAL: "east"})
+    }
+
+    #[test]
+    fn a_secret_is_sent_only_to_the_cluster_that_it_names() {
+        let data = [("token", "s3cret")];
+        let unlabelled = mk_listed(&json!({"app": "x"}), &data);
+        assert_eq!(unlabelled.credential, Err(BadCredential::NotLabelled));
+        let listed = mk_listed(&labels(), &data);
+        assert!(!format!("{listed:?}").contains("s3cret"), "{listed:?}");
+        let read = listed.credential.unwrap();
+        assert_eq!(read.cluster, "east");
+        let header = read.credential.authorization().unwrap();
+        assert_eq!(header, "Bearer s3cret");
+        assert!(header.is_sensitive());
+        assert!(read.credential.trust().is_none());
+    }
+
+    #[test]
+    fn anything_of_tls_means_https() {
+        let ca = String::from_utf8(Ca::new("a").pem()).unwrap();
+        let read = mk_listed(&labels(), &[("ca.crt", &ca)]).credential.unwrap();
+        assert!(read.credential.trust().is_some());
+        assert_eq!(read.credential.authorization(), None);
+    }
+
+    #[rstest]
+    #[case::nothing(&[], BadCredential::Empty)]
+    #[case::other_keys(&[("password", "x")], BadCredential::Empty)]
+    #[case::no_header(&[("token", "a\nb")], BadCredential::Token)]
+    #[case::half_a_pair(&[("token", "a"), ("tls.crt", "x")], BadCredential::Tls)]
+    #[case::no_certificate(&[("ca.crt", "x")], BadCredential::Tls)]
+    fn what_cannot_be_used_says_why(
+        #[case] data: &[(&str, &str)],
+        #[case] expected: BadCredential,
+    ) {
+        assert_eq!(mk_listed(&labels(), data).credential, Err(expected));
+    }
+
+    #[test]
+    fn a_secret_of_any_size_is_not_kept() {
+        let large = "x".repeat(MAX_CREDENTIAL + 1);
+        let listed = mk_listed(&labels(), &[("token", &large)]);
+        assert_eq!(listed.credential, Err(BadCredential::TooLarge));
+    }
+}
