@@ -88,6 +88,7 @@ impl Center {
         let (transport, reloads) = security::transport(settings, api)?;
         let client = Settings {
             api,
+            caches: settings.cache_enabled,
             timeout: settings.timeout,
             async_timeout: settings.async_timeout,
             queue_size: settings.queue_size,

@@ -2,14 +2,25 @@
 
 use std::{sync::Arc, time::Duration};
 
+use metadata::wire::cache::{PromptHash, Query};
+use serde::de::IgnoredAny;
 use tokio::{
     task::{JoinError, JoinSet},
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::{client::Shared, saves, settings::Api, transport::Transport, worker::Worker};
+use crate::{
+    answer::Unavailable,
+    backoff::Backoff,
+    calls::Named,
+    client::Shared,
+    saves,
+    settings::{Api, Settings},
+    transport::Transport,
+    worker::Worker,
+};
 
 /// Connections that are left when the last call is over close in so long, or are cut.
 const CLOSE: Duration = Duration::from_secs(1);
@@ -44,6 +55,7 @@ impl<T: Transport> Tasks<T> {
         helpers.spawn(resolve(Arc::clone(&shared)));
         helpers.spawn(watch_boots(Arc::clone(&shared)));
         helpers.spawn(warn_of_faults(Arc::clone(&shared)));
+        helpers.spawn(find_cache_calls(Arc::clone(&shared)));
         let mut writers = JoinSet::new();
         for shard in 0..u32::from(shared.settings.workers.clamp(1, 64)) {
             writers.spawn(Worker::new(Arc::clone(&shared), shard).run(stop.clone()));
@@ -120,6 +132,51 @@ async fn warn_of_faults<T: Transport>(shared: Arc<Shared<T>>) {
             );
         }
         overflows = now;
+    }
+}
+
+/// Queries the service once at the start for whether it has calls for caches: else only the first prompt would show it. A
+/// service that cannot be reached is queried again until it answers.
+async fn find_cache_calls<T: Transport>(shared: Arc<Shared<T>>) {
+    let mut backoff = Backoff::new();
+    while shared.uses_cache_calls() && !shared.has_answered_for_caches().await {
+        let wait = backoff.failed(&mut rand::rng());
+        sleep(wait).await;
+    }
+    std::future::pending().await
+}
+
+impl<T: Transport> Shared<T> {
+    /// Whether requests make calls for caches that the service may not have.
+    fn uses_cache_calls(&self) -> bool {
+        let Settings { api, caches, .. } = *self.settings;
+        api == Api::Compat && caches && !self.cache_calls.are_missing()
+    }
+
+    /// Makes a query that matches nothing. False if there was no answer.
+    async fn has_answered_for_caches(&self) -> bool {
+        let Ok(cluster) = self.settings.instance.as_str().parse() else {
+            return true;
+        };
+        let query = Named::query(&Query {
+            cluster,
+            prompt_hash: PromptHash::from(vec![0]),
+            top_k: None,
+            topk: None,
+            candidates: None,
+        });
+        let answer = match query {
+            Ok(named) => self.write::<IgnoredAny>(named).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Err(Unavailable::Refused(call)) if call.is_unknown_call() => {
+                self.cache_calls.note_missing(self.service.now());
+                true
+            }
+            Ok(_) | Err(Unavailable::Refused(_) | Unavailable::Malformed(_)) => true,
+            Err(_) => false,
+        }
     }
 }
 

@@ -86,6 +86,7 @@ pub(crate) fn cluster() -> Cluster {
 pub(crate) fn settings(api: Api) -> Settings {
     Settings {
         api,
+        caches: true,
         timeout: ms(100),
         async_timeout: ms(500),
         queue_size: 1000,

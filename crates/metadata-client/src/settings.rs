@@ -9,6 +9,9 @@ use metadata::Instance;
 pub struct Settings {
     /// What is spoken.
     pub api: Api,
+    /// Whether prompt caches count: with [`Api::Compat`] the service is then queried at the start for whether it has calls for
+    /// them.
+    pub caches: bool,
     /// Of what a request waits for, over all calls that are made for it.
     pub timeout: Duration,
     /// Of each call that no request waits for.

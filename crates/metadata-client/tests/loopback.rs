@@ -215,6 +215,7 @@ impl Running {
     async fn of(transport: Http, api: Api) -> Self {
         let settings = Settings {
             api,
+            caches: true,
             timeout: Duration::from_secs(5),
             async_timeout: Duration::from_secs(5),
             queue_size: 1000,

@@ -121,6 +121,7 @@ impl Picker {
         let transport = Http::new("127.0.0.1", port, api, None).unwrap();
         let settings = Settings {
             api,
+            caches: true,
             timeout: Duration::from_secs(5),
             async_timeout: Duration::from_secs(5),
             queue_size: 1000,

@@ -16,7 +16,7 @@ use std::{
 use axum::{
     Json,
     extract::{Request, State},
-    http::{StatusCode, request::Parts},
+    http::{StatusCode, Uri, request::Parts},
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
@@ -200,7 +200,12 @@ pub(crate) async fn post_config(
     Ok(Json(knobs).into_response())
 }
 
-/// `GET /admin/requests`: the last 1000, oldest first.
-pub(crate) async fn requests(State(app): State<Arc<App>>) -> Response {
-    Json(app.admin.log.lock().entries()).into_response()
+/// `GET /admin/requests`: the last 1000, oldest first. With `?NAME=VALUE` only those with a header of that name and value,
+/// so that a test that looks for one request does not pay for all.
+pub(crate) async fn requests(State(app): State<Arc<App>>, uri: Uri) -> Response {
+    let log = app.admin.log.lock();
+    let wanted = uri.query().and_then(|query| query.split_once('='));
+    let entries = log.entries().iter();
+    let entries = entries.filter(|entry| wanted.is_none_or(|(name, value)| entry.has(name, value)));
+    Json(entries.collect::<Vec<_>>()).into_response()
 }

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, io, time::Duration};
 
-use axum::{Extension, Router, response::Response};
+use axum::{Router, http::Request, response::Response};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tower::util::MapResult;
+use tower::util::{MapRequest, MapResult};
 
 /// Connections at a time; more wait in the kernel's backlog. Twice what all waiting and running requests
 /// of the defaults (1005) would take with a connection each, rounded up to a power of two.
@@ -68,8 +68,8 @@ pub async fn listen(
                 Ok((stream, _)) => {
                     let drain = shutdown.drain.clone();
                     let number = numbers.next().unwrap_or(ConnectionNumber(0));
-                    let service = numbered(router.clone(), number);
-                    connections.spawn(connection(stream, service, limits.keep_alive, drain));
+                    let router = router.clone();
+                    connections.spawn(connection(stream, router, number, limits.keep_alive, drain));
                 }
                 Err(error) => accept_failed(&error).await,
             },
@@ -112,14 +112,10 @@ fn send_or_reset(result: Result<Response, Infallible>) -> Result<Response, ToldT
     }
 }
 
-/// The router, which finds the number of its connection in each request.
-fn numbered(router: Router, number: ConnectionNumber) -> Router {
-    router.layer(Extension(number))
-}
-
 async fn connection(
     stream: TcpStream,
     router: Router,
+    number: ConnectionNumber,
     keep_alive: Option<Duration>,
     drain: CancellationToken,
 ) {
@@ -136,7 +132,12 @@ async fn connection(
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS);
-    let service = TowerToHyperService::new(MapResult::new(router, send_or_reset));
+    // not a layer of the router, which would make all its routes anew for each connection
+    let numbered = MapRequest::new(router, move |mut request: Request<_>| {
+        request.extensions_mut().insert(number);
+        request
+    });
+    let service = TowerToHyperService::new(MapResult::new(numbered, send_or_reset));
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
     let result = tokio::select! {

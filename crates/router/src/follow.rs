@@ -32,25 +32,43 @@ struct SeenBy {
     logged: Mutex<Logged>,
 }
 
-/// What the log has of states that do not end by themselves. Each is there once for each time that it begins.
+/// What the log has of states that do not end by themselves.
+///
+/// A state is logged when it begins or its reason changes, but at most once in [`WARN_EACH`]. What could not be logged then
+/// is logged later, if it is still so: a stream that is live for a moment and lost again logs one line a minute, and the
+/// last line is true.
 #[derive(Debug, Default)]
 struct Logged {
     connecting_since: Option<Instant>,
-    /// The state that was logged last, since the stream was last live.
-    state: Option<(StreamState, Option<String>)>,
+    /// The state that does not end by itself and its reason, while the stream is in it.
+    current: Option<Problem>,
+    /// The problem of the last line; none if that line was about the end of one.
+    last: Option<Problem>,
+    /// When each state was logged last.
+    warned: Vec<(StreamState, Instant)>,
+}
+
+/// A state that does not end by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Problem {
+    state: StreamState,
+    reason: Option<String>,
 }
 
 /// What is logged about a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     /// The state will not end without an action of the user.
-    Warning,
+    Warning(Problem),
     /// The state ended.
     Recovered,
 }
 
 /// How long a connection may be missing before it is logged: an engine that restarts is back by then.
 const CONNECTING: Duration = Duration::from_secs(30);
+
+/// Between two warnings about the same state of one stream.
+const WARN_EACH: Duration = Duration::from_mins(1);
 
 // === impl Follow ===
 
@@ -88,45 +106,66 @@ impl Logged {
         if state != StreamState::Connecting {
             self.connecting_since = None;
         }
+        self.current = None;
         match state {
             StreamState::Connecting => {
                 self.connecting_since.get_or_insert(now);
                 None
             }
-            StreamState::Live => self.state.take().map(|_| Entry::Recovered),
+            StreamState::Live => self.last.take().map(|_| Entry::Recovered),
             StreamState::Partial | StreamState::BlockSizeMismatch => {
-                self.warn(state, reason.map(str::to_owned))
+                let reason = reason.map(str::to_owned);
+                self.current = Some(Problem { state, reason });
+                self.overdue(now)
             }
             StreamState::NoEvents | StreamState::Replaying => None,
         }
     }
 
     /// Records that there is still no connection.
-    fn disconnected(&mut self, now: Instant) -> Option<Entry> {
+    fn disconnected(&mut self, error: &str, now: Instant) -> Option<Entry> {
         let since = self.connecting_since?;
         if now.duration_since(since) < CONNECTING {
             return None;
         }
-        self.warn(StreamState::Connecting, None)
+        let state = StreamState::Connecting;
+        // the next tries of the same outage may fail otherwise
+        if self.current.is_none() {
+            let reason = Some(error.to_owned());
+            self.current = Some(Problem { state, reason });
+        }
+        self.overdue(now)
     }
 
-    fn warn(&mut self, state: StreamState, reason: Option<String>) -> Option<Entry> {
-        let state = Some((state, reason));
-        if self.state == state {
-            return None;
+    /// The warning about the state that the stream is in, unless it is the last one that was logged, or the state was logged
+    /// less than [`WARN_EACH`] ago.
+    fn overdue(&mut self, now: Instant) -> Option<Entry> {
+        let current = self
+            .current
+            .as_ref()
+            .filter(|it| self.last.as_ref() != Some(*it))?;
+        match self
+            .warned
+            .iter_mut()
+            .find(|(state, _)| *state == current.state)
+        {
+            Some((_, at)) if now.duration_since(*at) < WARN_EACH => return None,
+            Some((_, at)) => *at = now,
+            None => self.warned.push((current.state, now)),
         }
-        self.state = state;
-        Some(Entry::Warning)
+        self.last.clone_from(&self.current);
+        self.last.clone().map(Entry::Warning)
     }
 }
 
 // === impl SeenBy ===
 
 impl SeenBy {
-    fn log(&self, entry: Option<Entry>, state: StreamState, reason: &str) {
+    fn log(&self, entry: Option<Entry>) {
         let (worker, rank) = (&self.worker.name, self.rank.number);
         match entry {
-            Some(Entry::Warning) => {
+            Some(Entry::Warning(Problem { state, reason })) => {
+                let reason = reason.unwrap_or_default();
                 warn!(%worker, rank, state = state.name(), reason, "not all KV events of this worker are known; see docs/kv-events.md");
             }
             Some(Entry::Recovered) => {
@@ -151,17 +190,19 @@ impl Observer for SeenBy {
             events.set_reason(reason.map(str::to_owned));
         }
         let entry = self.logged.lock().state(state, reason, Instant::now());
-        self.log(entry, state, reason.unwrap_or_default());
+        self.log(entry);
     }
 
     fn disconnected(&self, error: &ConnectionError) {
         let error = error.to_string();
-        let entry = self.logged.lock().disconnected(Instant::now());
-        self.log(entry, StreamState::Connecting, &error);
+        let entry = self.logged.lock().disconnected(&error, Instant::now());
+        self.log(entry);
         self.rank.events.set_reason(Some(error));
     }
 
     fn received(&self, received: &Received) {
+        let entry = self.logged.lock().overdue(Instant::now());
+        self.log(entry);
         let events = &self.rank.events;
         events.set_sequence(received.number);
         events.blocks.store(received.blocks, Relaxed);

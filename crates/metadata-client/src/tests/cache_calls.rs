@@ -1,5 +1,7 @@
 //! Against the open version of the former service, which has no calls for prompt caches.
 
+use std::time::Duration;
+
 use metadata::wire::cache::Save;
 use rstest::rstest;
 use serde_json::json;
@@ -9,7 +11,8 @@ use super::compat::{ips, start, view};
 use crate::{
     cache_calls::ASK_AGAIN,
     client::Degraded,
-    script::{Mode, Rig, Script, cluster, ms},
+    script::{Mode, Rig, Script, cluster, ms, settings},
+    settings::{Api, Settings},
 };
 
 /// The answer of the service's framework to a call that it does not support.
@@ -41,11 +44,10 @@ async fn missing_cache_calls_are_no_failure_and_are_made_once_a_minute() {
     script.set_path("/v1/cache", unknown());
     let (rig, charges) = start(&script).await;
     let calls = || script.calls_of("/v1/cache").len();
+    assert_eq!((calls(), gauge(&rig)), (1, true), "before any request");
     let first = view(&rig, &charges).await;
-    assert_eq!((&first.matched, first.degraded()), (&Ok(None), None));
-    assert!(first.matched_took.is_some() && first.load.is_ok());
-    let second = view(&rig, &charges).await;
-    assert_eq!((&second.matched, second.matched_took), (&Ok(None), None));
+    assert_eq!((&first.matched, first.matched_took), (&Ok(None), None));
+    assert!(first.load.is_ok() && first.degraded().is_none());
     save(&rig);
     sleep(ms(1)).await;
     assert_eq!((calls(), gauge(&rig)), (1, true));
@@ -65,9 +67,9 @@ async fn missing_cache_calls_are_no_failure_and_are_made_once_a_minute() {
 #[tokio::test(start_paused = true)]
 async fn cache_locations_that_wait_are_not_sent_to_a_service_without_cache_calls() {
     let script = Script::new(&[1]);
+    let (rig, charges) = start(&script).await;
     script.set_path("/v1/cache/query", unknown());
     script.set_path("/v1/cache/save", Mode::Slow(ms(50)));
-    let (rig, charges) = start(&script).await;
     for _ in 0..10 {
         save(&rig);
     }
@@ -105,10 +107,51 @@ async fn other_failures_do_not_say_that_cache_calls_are_missing(
     let script = Script::new(&[1]);
     script.set_path("/v1/cache", Mode::Answers(status, body));
     let (rig, charges) = start(&script).await;
+    let at_start = script.calls_of("/v1/cache").len();
+    assert_eq!(at_start, 1);
     for calls in 1..=2 {
         let view = view(&rig, &charges).await;
         assert_eq!(view.degraded(), Some(Degraded::Cache));
-        assert_eq!(script.calls_of("/v1/cache").len(), calls);
+        assert_eq!(script.calls_of("/v1/cache").len(), at_start + calls);
     }
     assert!(!gauge(&rig));
+}
+
+#[rstest]
+#[case::refuses_connections(Mode::Refuses)]
+#[case::is_slow(Mode::Hangs)]
+#[case::fails(Mode::Answers(500, json!({})))]
+#[tokio::test(start_paused = true)]
+async fn a_service_that_cannot_answer_at_the_start_is_queried_until_it_does(#[case] first: Mode) {
+    let script = Script::new(&[1]);
+    script.set_path("/v1/cache", first);
+    let (rig, _charges) = start(&script).await;
+    sleep(Duration::from_secs(20)).await;
+    let before = script.calls_of("/v1/cache").len();
+    assert!(!gauge(&rig) && (2..=20).contains(&before), "{before}");
+    script.set_path("/v1/cache", unknown());
+    sleep(Duration::from_secs(20)).await;
+    let after = script.calls_of("/v1/cache").len();
+    assert_eq!((gauge(&rig), after), (true, before + 1));
+    sleep(2 * ASK_AGAIN).await;
+    let later = script.calls_of("/v1/cache").len();
+    assert_eq!(later, after, "the start is over, and no request came");
+}
+
+#[rstest]
+#[case::caches_do_not_count(Api::Compat, false)]
+#[case::our_service(Api::Isthmus, true)]
+#[tokio::test(start_paused = true)]
+async fn cache_calls_are_not_looked_for_where_none_are_made(
+    #[case] api: Api,
+    #[case] caches: bool,
+) {
+    let script = Script::new(&[1]);
+    let settings = Settings {
+        caches,
+        ..settings(api)
+    };
+    let _rig = Rig::start(&script, settings).await;
+    sleep(Duration::from_secs(20)).await;
+    assert!(script.calls_of("/v1/cache").is_empty());
 }

@@ -57,6 +57,15 @@ pub(crate) struct RequestLog {
     next: u64,
 }
 
+// === impl Entry ===
+
+impl Entry {
+    /// Whether the header `name`, in lower case, has this value.
+    pub(crate) fn has(&self, name: &str, value: &str) -> bool {
+        self.headers.get(name).is_some_and(|own| own == value)
+    }
+}
+
 // === impl RequestLog ===
 
 impl RequestLog {

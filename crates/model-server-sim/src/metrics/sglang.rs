@@ -3,7 +3,7 @@
 use super::{Facts, Load, Page};
 use crate::engine::Snapshot;
 
-pub(super) fn write(page: &mut Page<'_>, facts: &Facts<'_>, load: Load, engine: &Snapshot) {
+pub(super) fn write(page: &mut Page, facts: &Facts<'_>, load: Load, engine: &Snapshot) {
     let stats = &engine.stats;
     page.gauge(
         "sglang:num_queue_reqs",

@@ -3,7 +3,7 @@
 use super::{Facts, Load, Page};
 use crate::engine::Snapshot;
 
-pub(super) fn write(page: &mut Page<'_>, facts: &Facts<'_>, load: Load, engine: &Snapshot) {
+pub(super) fn write(page: &mut Page, facts: &Facts<'_>, load: Load, engine: &Snapshot) {
     let name = "nv_trt_llm_request_metrics";
     page.head(name, "gauge", "TRT LLM request metrics");
     for (kind, value) in [

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use super::{AdapterSet, Facts, Load, Page};
 use crate::engine::{Histogram, Snapshot, Stats};
 
-pub(super) fn write(page: &mut Page<'_>, facts: &Facts<'_>, load: Load, engine: &Snapshot) {
+pub(super) fn write(page: &mut Page, facts: &Facts<'_>, load: Load, engine: &Snapshot) {
     let stats = &engine.stats;
     let rank = facts.rank.to_string();
     page.gauge(
@@ -98,7 +98,7 @@ pub(super) fn write(page: &mut Page<'_>, facts: &Facts<'_>, load: Load, engine: 
     write_histograms(page, facts.legacy_names, stats);
 }
 
-fn write_adapters(page: &mut Page<'_>, most: NonZeroUsize, sets: &[(AdapterSet, f64)]) {
+fn write_adapters(page: &mut Page, most: NonZeroUsize, sets: &[(AdapterSet, f64)]) {
     let name = "vllm:lora_requests_info";
     page.head(name, "gauge", "Running stats on lora requests.");
     let most = most.to_string();
@@ -112,7 +112,7 @@ fn write_adapters(page: &mut Page<'_>, most: NonZeroUsize, sets: &[(AdapterSet, 
     }
 }
 
-fn write_histograms(page: &mut Page<'_>, legacy_names: bool, stats: &Stats) {
+fn write_histograms(page: &mut Page, legacy_names: bool, stats: &Stats) {
     let inter_token = if legacy_names {
         "vllm:time_per_output_token_seconds"
     } else {

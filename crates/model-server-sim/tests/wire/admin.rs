@@ -133,6 +133,26 @@ async fn requests_are_remembered_even_when_refused() {
     assert_eq!(requests[0]["body_hash"].as_str().map(str::len), Some(16));
 }
 
+#[rstest]
+#[case("/admin/requests", &[0, 1, 2])]
+#[case("/admin/requests?x-id=b", &[1, 2])]
+#[case("/admin/requests?x-id=", &[])]
+#[case("/admin/requests?x-other=b", &[])]
+#[tokio::test(start_paused = true)]
+async fn remembered_requests_can_be_found_by_a_header(#[case] path: &str, #[case] numbers: &[u64]) {
+    let sim = Sim::start(&[]);
+    for id in ["a", "b", "b"] {
+        let request = Request::post(CHAT).header("x-id", id);
+        let request = request.body(Body::from(BODY)).expect("valid");
+        let answer = sim.router.clone().oneshot(request).await;
+        assert_eq!(answer.expect("no error").status(), StatusCode::OK);
+    }
+    let (_, requests) = sim.get(path).await;
+    let entries = requests.as_array().expect("a list").iter();
+    let found = entries.map(|entry| entry["number"].as_u64().expect("a number"));
+    assert_eq!(found.collect::<Vec<_>>(), numbers);
+}
+
 #[tokio::test(start_paused = true)]
 async fn fake_metrics_can_be_on_their_way() {
     let sim = Sim::start(&[]);
@@ -165,6 +185,15 @@ async fn the_metrics_page_can_be_frozen_slow_or_failing() {
     );
     sim.post(CONFIG, r#"{"metrics":null}"#).await;
     assert_eq!(sim.get("/metrics").await.0, StatusCode::OK);
+}
+
+/// A sleep of no time would take a timer's tick, in each of the 20 scrapes a second of each endpoint picker.
+#[tokio::test(start_paused = true)]
+async fn the_metrics_page_waits_for_no_timer_without_a_delay() {
+    let sim = Sim::start(&[]);
+    let start = Instant::now();
+    assert_eq!(sim.get("/metrics").await.0, StatusCode::OK);
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
 #[rstest]

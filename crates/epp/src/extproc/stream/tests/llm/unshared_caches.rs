@@ -139,10 +139,20 @@ impl Picker {
 async fn a_repeated_prompt_goes_where_it_is_cached_though_the_service_has_no_cache_calls() {
     let service = OpenService::start().await;
     let picker = Picker::start(&service);
-    // The service receives no requests before its address is resolved.
-    while service.queries() == 0 {
-        picker.serve("hello").await;
-    }
+    // The service is queried at the start, before any request, once its address is resolved.
+    let missing = || picker.metric("epp_metadata_cache_calls_missing");
+    let found = async {
+        while missing() != Some(1.0) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let found = tokio::time::timeout(Duration::from_secs(20), found).await;
+    assert!(
+        found.is_ok(),
+        "{:?}, {} queries",
+        missing(),
+        service.queries()
+    );
     let prompt = mk_prompt("a");
     let first = picker.serve(&prompt).await;
     for _ in 0..16 {
