@@ -48,6 +48,7 @@ pub(crate) fn assign(plan: &Plan, endpoints: &Endpoints) -> Snapshot {
         (cluster.clone(), Resource::new(&message, false))
     });
     Snapshot {
+        uid: plan.uid.clone(),
         clusters: plan.clusters.clone(),
         endpoints: assignments.collect(),
         secrets: plan.secrets.clone(),
