@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use moment::Clock;
 use parking_lot::Mutex;
 use process::Health;
-use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +17,7 @@ use crate::debug::DebugView;
 use crate::index::{Changes, Event, Index, Source};
 use crate::infra::credentials::Credentials;
 use crate::infra::problems::{Problems, Reports};
-use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
+use crate::infra::{Change, InfraSettings, Part, is_applied, make_parts, parameters, unwanted};
 use crate::metrics::ModelMetrics;
 use crate::model::{
     GatewayModel, Import, Pool, Settings, WantedStatus, build, certificates, policies,
@@ -62,7 +61,7 @@ pub(crate) struct Control {
     pub(crate) snapshots: watch::Sender<Snapshots>,
     pub(crate) proxies: Proxies,
     pub(crate) status: Queue<Target, Wanted>,
-    pub(crate) parts: Queue<(Part, Key), Value>,
+    pub(crate) parts: Queue<(Part, Key), Change>,
     pub(crate) problems: Problems,
     /// What Envoys show on the control channel; none without TLS.
     pub(crate) credentials: Option<Credentials>,
@@ -250,10 +249,10 @@ impl Control {
             .map(|(gateway, refused)| {
                 let refused = refused
                     .into_iter()
-                    .map(|((kind, name, _), message)| Rejection {
+                    .map(|((kind, name, _), verdict)| Rejection {
                         kind,
+                        message: verdict.to_string(),
                         name,
-                        message,
                     });
                 (gateway, refused.collect())
             })
@@ -312,6 +311,9 @@ impl Control {
             let Ok(parameters) = parameters::of_gateway(&self.index.world, gateway) else {
                 continue; // it has no model, or keeps that of before until they are known
             };
+            if model.ports.is_empty() {
+                continue; // a Service has a port: what there is stays, and serves nothing
+            }
             let binds = model
                 .ports
                 .iter()
@@ -334,6 +336,19 @@ impl Control {
         if let Some(credentials) = &self.credentials {
             credentials.keep(|key| secrets.contains(key));
         }
+        let parts = parts
+            .into_iter()
+            .map(|(id, wanted)| (id, Change::Apply(wanted)));
+        let gone = unwanted(
+            &self.index.world,
+            &self.settings.controller,
+            self.index.parts.iter(),
+        );
+        let gone = gone
+            .into_iter()
+            .map(|(id, of)| (id, Change::Delete(of)))
+            .filter(|((part, _), _)| *part != Part::ClientSecret || self.infra.ads_tls);
+        let parts: BTreeMap<_, _> = gone.chain(parts).collect();
         self.problems.keep(&parts);
         self.parts.replace(parts);
     }
@@ -425,17 +440,19 @@ mod tests {
     use crate::fixture::{key, mk_https_listener, mk_own_parameters, mk_settings, mk_world};
     use crate::world::BadSecret;
 
+    /// What follows from this world after what was decided before.
+    fn decided(world: &World, before: &Decided) -> Decided {
+        let (models, wanted) = decide(world, &mk_settings(), before);
+        Decided {
+            models,
+            wanted,
+            ..Decided::default()
+        }
+    }
+
     #[test]
     fn gateway_stays_as_it_is_until_its_parameters_are_listed() {
-        let (mut world, settings) = (mk_world(), mk_settings());
-        let decided = |world: &World, before: &Decided| {
-            let (models, wanted) = decide(world, &settings, before);
-            Decided {
-                models,
-                wanted,
-                ..Decided::default()
-            }
-        };
+        let mut world = mk_world();
         let before = decided(&world, &Decided::default());
         let gateway = world.gateways.get_mut(&key("gw")).unwrap();
         gateway.parameters = Some(mk_own_parameters());
@@ -449,7 +466,7 @@ mod tests {
         );
         world.parameters.insert(key("own"), None);
         let listed = decided(&world, &meanwhile);
-        assert_eq!(listed.models, []);
+        assert_eq!(listed.models, before.models, "they are of its Envoys alone");
         let accepted = &listed.wanted.gateways[&key("gw")].conditions[0];
         assert_eq!(accepted.reason, "InvalidParameters");
         world
@@ -460,21 +477,13 @@ mod tests {
 
     #[test]
     fn gateway_stays_as_it_is_until_its_secrets_are_listed() {
-        let (mut world, settings) = (mk_world(), mk_settings());
-        let decided = |world: &World, before: &Decided| {
-            let (models, wanted) = decide(world, &settings, before);
-            Decided {
-                models,
-                wanted,
-                ..Decided::default()
-            }
-        };
+        let mut world = mk_world();
         let before = decided(&world, &Decided::default());
         let gateway = world.gateways.get_mut(&key("gw")).unwrap();
         gateway
             .listeners
             .push(mk_https_listener("https", 443, None, &["cert"]));
-        let sources = wanted_sources(&world, &settings.controller);
+        let sources = wanted_sources(&world, &mk_settings().controller);
         assert!(sources.contains_key(&Source::Secret(key("cert"))));
         let meanwhile = decided(&world, &before);
         assert_eq!(meanwhile.models, before.models);

@@ -158,9 +158,9 @@ impl Which {
         match &self.gateway {
             Some(gateway) => {
                 let gateway = quoted(gateway);
-                format!("no accepted Gateway {gateway}: use ?gateway=<namespace>/<name>\n")
+                format!("no Gateway {gateway} of this controller: use ?gateway=<namespace>/<name>\n")
             }
-            None => "no accepted Gateway yet\n".to_owned(),
+            None => "no Gateway of this controller yet\n".to_owned(),
         }
     }
 }

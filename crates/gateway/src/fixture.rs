@@ -57,7 +57,7 @@ pub(crate) fn mk_world() -> World {
         mk_gateway("gw", vec![mk_listener("http", 80, None)]),
     );
     world.infra.insert(
-        key("gw"),
+        key("gw-isthmus"),
         Infra {
             addresses: vec!["10.1.200.1".into()],
             ports: [80].into(),

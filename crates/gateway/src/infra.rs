@@ -14,9 +14,11 @@ mod difference;
 pub(crate) mod parameters;
 pub(crate) mod problems;
 mod resources;
+mod unwanted;
 pub(crate) mod writer;
 
 pub(crate) use difference::is_applied;
+pub(crate) use unwanted::unwanted;
 
 use parameters::Parameters;
 
@@ -44,6 +46,15 @@ pub(crate) enum Part {
     Deployment,
     DisruptionBudget,
     Service,
+}
+
+/// What is to become of an object that runs a Gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    /// It is to be as this says.
+    Apply(Value),
+    /// It is to be gone, if this Gateway still controls it.
+    Delete(Key),
 }
 
 /// What all Gateways' Envoys have in common.
@@ -91,7 +102,7 @@ pub(crate) fn make_parts(
 
 /// `<gateway>-<class>`. Where that would not be a Service's name, or where another Gateway and class
 /// could give the same, a hash of both makes it distinct.
-fn part_key(gateway: &Gateway) -> Key {
+pub(crate) fn part_key(gateway: &Gateway) -> Key {
     let (name, class) = (&gateway.key.name, &gateway.class);
     let plain = format!("{name}-{class}");
     // Without a hyphen in the class, the last one parts the two.

@@ -35,8 +35,12 @@ pub(crate) enum Denied {
     Connections,
     /// Too many streams of one Gateway.
     Streams,
-    /// Too many names on one stream.
+    /// Too many names on one stream, or on all of a Gateway.
     Names,
+    /// Too much at once that is to be read.
+    Requests,
+    /// No answer to a response, while others wait for it.
+    Responses,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -154,6 +158,11 @@ impl AdsMetrics {
         self.denied.get_or_create(&DeniedLabel { reason }).inc();
     }
 
+    #[cfg(test)]
+    pub(crate) fn denied_so_far(&self, reason: Denied) -> u64 {
+        self.denied.get_or_create(&DeniedLabel { reason }).get()
+    }
+
     pub(crate) fn sent(&self, response: &DeltaDiscoveryResponse) {
         let kind = Kind::of_type_url(&response.type_url).map_or("other", Kind::as_str);
         let label = TypeLabel { r#type: kind };
@@ -235,6 +244,8 @@ impl EncodeLabelValue for Denied {
             Self::Connections => "connections",
             Self::Streams => "streams",
             Self::Names => "names",
+            Self::Requests => "requests",
+            Self::Responses => "responses",
         };
         text.encode(encoder)
     }

@@ -68,6 +68,8 @@ pub(crate) enum EppTls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GatewayModel {
     pub(crate) key: Key,
+    /// Of the Gateway object.
+    pub(crate) uid: String,
     /// By listener port.
     pub(crate) ports: BTreeMap<u16, PortModel>,
     /// By Secret.

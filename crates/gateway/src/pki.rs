@@ -210,6 +210,7 @@ mod tests {
         Identity {
             cluster: "west".to_owned(),
             gateway: Key::new("ns", gateway),
+            uid: "uid-1".to_owned(),
         }
     }
 
@@ -252,6 +253,7 @@ mod tests {
     #[case::clock_of_another_node(NOW - 60, "gw", true, true)]
     #[case::clock_set_back(NOW - DAY, "gw", true, false)]
     #[case::another_gateway(NOW, "other", true, false)]
+    #[case::made_anew(NOW, "gw:uid-2", true, false)]
     #[case::another_authority(NOW, "gw", false, false)]
     fn certificates_are_renewed_in_time(
         #[case] now: u64,
@@ -268,7 +270,11 @@ mod tests {
             Authority::make(NOW).unwrap().0
         };
         let (certificate, key) = (issued.certificate.as_bytes(), issued.key.as_bytes());
-        let identity = mk_identity(gateway);
+        let mut identity = mk_identity(gateway);
+        if let Some((name, uid)) = gateway.split_once(':') {
+            identity = mk_identity(name);
+            identity.uid = uid.to_owned();
+        }
         let due = judge.renewal(ca.as_bytes(), certificate, key, &identity, now);
         assert_eq!(due, is_kept.then_some(NOW + 60 * DAY));
         // the key of another certificate

@@ -10,7 +10,6 @@ use anyhow::{Context, anyhow};
 use kube::Client;
 use process::{Health, Shutdown, admin};
 use prometheus_client::registry::Registry;
-use serde_json::Value;
 use tls::{Acceptor, MadeTls, PortTls, TlsMetrics};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -23,7 +22,7 @@ use crate::args::{Args, Config};
 use crate::control::{Control, Decided, SYNCED, SharedSelector};
 use crate::debug::DebugView;
 use crate::index::Index;
-use crate::infra::Part;
+use crate::infra::{Change, Part};
 use crate::infra::credentials::Credentials;
 use crate::infra::problems::Problems;
 use crate::metrics::{AdsMetrics, ModelMetrics, ObserveMetrics, WriteMetrics};
@@ -34,7 +33,8 @@ use crate::status::pace::Pace;
 use crate::status::{Target, Wanted};
 use crate::watches::{EVENTS, Watches};
 use crate::world::Key;
-use crate::xds::ads::connections::{Limits, Trust, serve};
+use crate::xds::ads::budget::{Budgets, Limits};
+use crate::xds::ads::connections::{Trust, serve};
 use crate::xds::ads::proxies::Proxies;
 use crate::xds::ads::server::AdsServer;
 use crate::{infra, pki, status};
@@ -176,7 +176,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         metrics: metrics.ads,
         clock: Clock::start(),
         removal_delay,
-        limits: Limits::default(),
+        budgets: Budgets::new(Limits::default()),
         drain: ending.drain.clone(),
         private_channel,
     };
@@ -271,7 +271,7 @@ fn spawn_writers(
     stop: &CancellationToken,
     problems: Problems,
     credentials: Option<Credentials>,
-) -> (Queue<Target, Wanted>, Queue<(Part, Key), Value>) {
+) -> (Queue<Target, Wanted>, Queue<(Part, Key), Change>) {
     let (statuses, parts) = (Queue::new(), Queue::new());
     let write = status::writer::make_writer(client.clone(), controller.to_owned(), status_metrics);
     let running = statuses.clone().run(write, stop.clone());
@@ -325,7 +325,6 @@ async fn serve_ads(
         .await
         .with_context(|| format!("cannot listen on --ads-address {address}"))?;
     info!(%address, tls = authority.is_some(), "serving ADS");
-    let limits = server.limits;
     let (acceptor, trust, renewed) = match authority {
         None => (Acceptor::plaintext(), Trust::Anyone, None),
         Some(authority) => {
@@ -339,7 +338,7 @@ async fn serve_ads(
     };
     let stop = drain.cancelled_owned();
     tokio::select! {
-        served = serve(server, listener, acceptor, trust, limits, stop) => {
+        served = serve(server, listener, acceptor, trust, stop) => {
             served.context("the ADS server failed")
         }
         never = renew(renewed, &host) => match never {},

@@ -56,7 +56,7 @@ pub(crate) struct World {
     pub(crate) taken: BTreeMap<Key, String>,
     /// Objects of a Gateway that the API server does not take as they are wanted, for people; by Gateway.
     pub(crate) refused: BTreeMap<Key, String>,
-    /// What runs for each Gateway.
+    /// What runs for Gateways, by the name of its objects: one whose class changed has two for a while.
     pub(crate) infra: BTreeMap<Key, Infra>,
     /// Objects that went with their CRD and stay in use for now, by kind.
     pub(crate) kept: BTreeSet<(&'static str, Key)>,
@@ -383,6 +383,7 @@ pub(crate) struct Infra {
 pub(crate) struct Rejection {
     pub(crate) kind: crate::xds::Kind,
     pub(crate) name: String,
+    /// Who refuses it, and why.
     pub(crate) message: String,
 }
 

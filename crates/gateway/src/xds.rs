@@ -77,6 +77,8 @@ pub(crate) struct Resource {
 /// All resources of one Gateway, by type and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
+    /// Of the Gateway: Envoys of one that had its name before are not served.
+    pub(crate) uid: String,
     pub(crate) clusters: BTreeMap<String, Arc<Resource>>,
     pub(crate) endpoints: BTreeMap<String, Arc<Resource>>,
     pub(crate) secrets: BTreeMap<String, Arc<Resource>>,

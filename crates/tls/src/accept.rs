@@ -1,7 +1,9 @@
 //! TCP connections become connections that can be served: with a TLS handshake, or as they are.
 
 use std::{
+    collections::BTreeMap,
     io,
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -9,6 +11,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, future::ready};
+use parking_lot::Mutex;
 use rustls::{CertificateError, Error, pki_types::CertificateDer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -21,8 +24,12 @@ use tracing::debug;
 
 use super::{Served, metrics::PortTls};
 
-/// A handshake is two round trips and a signature; this is for one with a client on the other side of a slow link.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What holds unless a port says something else: a handshake is two round trips and a signature, and this is for one with a
+/// client on the other side of a slow link. Many clients may have one address.
+const LIMITS: HandshakeLimits = HandshakeLimits {
+    deadline: Duration::from_secs(10),
+    of_address: None,
+};
 
 /// Handshakes in progress: some 20 KiB each, so 20 MiB. More connections wait, as sockets.
 const HANDSHAKES: usize = 1024;
@@ -37,7 +44,28 @@ struct Secure {
     served: Served,
     /// Those in progress, of all clones.
     handshakes: Arc<Semaphore>,
+    limits: HandshakeLimits,
+    /// Handshakes in progress by source address.
+    sources: Sources,
     metrics: PortTls,
+}
+
+/// What clients may do before anything is known of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeLimits {
+    /// Time from the connection to the end of its handshake.
+    pub deadline: Duration,
+    /// Handshakes in progress with one source address; further connections are closed. None: as many as there may be at all.
+    pub of_address: Option<usize>,
+}
+
+/// Handshakes in progress by source address.
+type Sources = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
+
+/// One of them.
+struct Place {
+    sources: Sources,
+    address: IpAddr,
 }
 
 /// A connection, with TLS or without.
@@ -53,8 +81,11 @@ pub enum MaybeTls {
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The client took too long.
-    #[error("no TLS handshake within {HANDSHAKE_TIMEOUT:?}")]
-    Timeout,
+    #[error("no TLS handshake within {0:?}")]
+    Timeout(Duration),
+    /// Its address has begun too many others.
+    #[error("{0} handshakes with this address are in progress")]
+    Crowded(usize),
     /// The client's certificate, or what it says, was refused.
     #[error("{0}")]
     Refused(#[source] Error),
@@ -75,8 +106,16 @@ impl Acceptor {
         Self(Some(Secure {
             served,
             handshakes: Arc::new(Semaphore::new(HANDSHAKES)),
+            limits: LIMITS,
+            sources: Sources::default(),
             metrics,
         }))
+    }
+
+    /// The same with other limits; without TLS there are none.
+    #[must_use]
+    pub fn with_limits(self, limits: HandshakeLimits) -> Self {
+        Self(self.0.map(|secure| Secure { limits, ..secure }))
     }
 
     /// Does the handshake, if there is to be one, with what is served now.
@@ -89,16 +128,9 @@ impl Acceptor {
         };
         let metrics = &secure.metrics;
         let peer = tcp.peer_addr().ok();
-        let handshake = async {
-            // never closed
-            let _turn = secure.handshakes.acquire().await.ok();
-            let acceptor = TlsAcceptor::from(secure.served.load());
-            acceptor.accept(tcp).await
-        };
-        let outcome = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
-            Ok(Ok(stream)) => return Ok(MaybeTls::Tls(Box::new(stream))),
-            Ok(Err(error)) => HandshakeError::from(error),
-            Err(_) => HandshakeError::Timeout,
+        let outcome = match secure.handshake(tcp).await {
+            Ok(stream) => return Ok(MaybeTls::Tls(Box::new(stream))),
+            Err(outcome) => outcome,
         };
         metrics.failed(&outcome);
         let (port, reason) = (metrics.port(), outcome.reason());
@@ -132,6 +164,64 @@ impl Acceptor {
         })
         .buffer_unordered(HANDSHAKES)
         .filter_map(ready)
+    }
+}
+
+// === impl Secure ===
+
+impl Secure {
+    async fn handshake(&self, tcp: TcpStream) -> Result<TlsStream<TcpStream>, HandshakeError> {
+        let HandshakeLimits {
+            deadline,
+            of_address,
+        } = self.limits;
+        let _place = match (of_address, tcp.peer_addr()) {
+            (Some(most), Ok(peer)) => Some(
+                Place::take(&self.sources, peer.ip(), most).ok_or(HandshakeError::Crowded(most))?,
+            ),
+            _ => None,
+        };
+        let handshake = async {
+            // never closed
+            let _turn = self.handshakes.acquire().await.ok();
+            let acceptor = TlsAcceptor::from(self.served.load());
+            acceptor.accept(tcp).await
+        };
+        match timeout(deadline, handshake).await {
+            Ok(done) => done.map_err(HandshakeError::from),
+            Err(_) => Err(HandshakeError::Timeout(deadline)),
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn take(sources: &Sources, address: IpAddr, most: usize) -> Option<Self> {
+        // an IPv4 client of a port of both families is one and the same
+        let address = address.to_canonical();
+        let mut counts = sources.lock();
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Self {
+            sources: Arc::clone(sources),
+            address,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.sources.lock();
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
     }
 }
 
@@ -219,7 +309,8 @@ impl HandshakeError {
     /// Stable: metric label and log field.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Timeout => "timeout",
+            Self::Timeout(_) => "timeout",
+            Self::Crowded(_) => "too_many",
             Self::Refused(Error::NoCertificatesPresented) => "no_certificate",
             Self::Refused(Error::InvalidCertificate(
                 CertificateError::ApplicationVerificationFailure,

@@ -34,7 +34,7 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 
-pub use accept::{Acceptor, HandshakeError, MaybeTls};
+pub use accept::{Acceptor, HandshakeError, HandshakeLimits, MaybeTls};
 pub use clients::{CaError, San, SanError};
 pub use files::{TlsError, TlsFiles, TlsReload};
 pub use info::CertificateInfo;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use watch::Update;
 
 use crate::infra::{Part, controlling_gateway};
-use crate::world::{Key, project};
+use crate::world::{Infra, Key, project};
 
 use super::keep::keep;
 use super::{Changes, Index};
@@ -38,6 +38,7 @@ impl Index {
             Update::Delete(service) => self.reached_by(service, true),
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
         }
+        self.world.infra.retain(|_, infra| *infra != Infra::default());
         let changed = keep(
             &mut self.world.services,
             update,
@@ -51,8 +52,9 @@ impl Index {
     }
 
     fn reached_by(&mut self, service: &Service, gone: bool) {
-        if let Some(gateway) = gateway_of(&service.metadata) {
-            let infra = self.world.infra.entry(gateway).or_default();
+        if gateway_of(&service.metadata).is_some() {
+            let key = project::key(&service.metadata);
+            let infra = self.world.infra.entry(key).or_default();
             (infra.addresses, infra.ports) = if gone {
                 (Vec::new(), BTreeSet::new())
             } else {
@@ -84,8 +86,9 @@ impl Index {
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => (&[][..], false),
         };
         for one in list {
-            if let Some(gateway) = gateway_of(&one.metadata) {
-                let infra = self.world.infra.entry(gateway).or_default();
+            if gateway_of(&one.metadata).is_some() {
+                let key = project::key(&one.metadata);
+                let infra = self.world.infra.entry(key).or_default();
                 (infra.available, infra.failure) = if gone {
                     (0, None)
                 } else {
@@ -94,6 +97,7 @@ impl Index {
                 changes.world = true;
             }
         }
+        self.world.infra.retain(|_, infra| *infra != Infra::default());
         changes
     }
 

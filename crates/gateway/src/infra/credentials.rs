@@ -69,9 +69,11 @@ impl Credentials {
         live: Option<&Secret>,
         now: u64,
     ) -> Result<Option<Value>, PkiError> {
+        let uid = wanted.pointer("/metadata/ownerReferences/0/uid");
         let identity = Identity {
             cluster: self.cluster.to_string(),
             gateway: gateway.clone(),
+            uid: uid.and_then(Value::as_str).unwrap_or_default().to_owned(),
         };
         if live.is_some_and(|live| self.is_good(&identity, wanted, live, now)) {
             return Ok(None);
@@ -164,6 +166,16 @@ mod tests {
             }
             assert!(fill(Some(&spoiled), NOW).unwrap().is_some(), "{name:?}");
         }
+        // of a Gateway that is made anew, the object is the same but for its owner
+        let mut anew = wanted.clone();
+        anew["metadata"]["ownerReferences"][0]["uid"] = json!("uid-anew");
+        let mut taken_over = written.clone();
+        taken_over.metadata.owner_references = serde_json::from_value(
+            anew["metadata"]["ownerReferences"].clone(),
+        )
+        .unwrap();
+        let renewed = credentials.fill(&gateway, &anew, Some(&taken_over), NOW);
+        assert!(renewed.unwrap().is_some());
         // another authority, and another name of the cluster
         let other = mk_credentials();
         assert!(

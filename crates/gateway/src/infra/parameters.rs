@@ -23,7 +23,7 @@ const MAX_ENTRIES: usize = 64;
 const MAX_CONCURRENCY: u32 = 1024;
 /// An answer of the pool chart's route takes 300 s at most, connections are renewed within 15 s, and load balancers have
 /// 15 s to learn that a pod ends.
-const DRAIN_SECONDS: u32 = 300 + 15 + 15;
+pub(crate) const DRAIN_SECONDS: u32 = 300 + 15 + 15;
 /// The usual number of a user without rights, as in distroless images.
 const USER: i64 = 65_532;
 

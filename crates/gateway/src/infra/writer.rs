@@ -7,9 +7,13 @@ use foreign_text::{MAX_MESSAGE, clipped};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams,
+    Preconditions,
+};
 use serde_json::Value;
 use tokio::time::Instant;
+use tracing::info;
 
 use crate::metrics::{WriteMetrics, WriteResult};
 use crate::pki;
@@ -17,84 +21,153 @@ use crate::world::Key;
 
 use super::credentials::Credentials;
 use super::problems::{Problem, Problems, Why};
-use super::{Part, controlling_gateway};
+use super::{Change, MANAGED_BY, Part, controlling_gateway};
 
 /// A write that is under way.
 type Writing = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// One write per call, of the whole object as we want it; it fails over an object that the Gateway
-/// does not control. Secrets are wanted only where there are `credentials`.
+/// What all writes share.
+#[derive(Clone)]
+struct Writer {
+    client: Client,
+    manager: String,
+    metrics: WriteMetrics,
+    problems: Problems,
+    credentials: Option<Credentials>,
+}
+
+/// One write per call, of the whole object as we want it, or its deletion; it fails over an object that the Gateway does not
+/// control. Secrets are wanted only where there are `credentials`.
 pub(crate) fn make_writer(
     client: Client,
     manager: String,
     metrics: WriteMetrics,
     problems: Problems,
     credentials: Option<Credentials>,
-) -> impl Fn((Part, Key), Value) -> Writing {
-    move |(part, key), body| {
-        let (client, manager, metrics) = (client.clone(), manager.clone(), metrics.clone());
-        let (problems, credentials) = (problems.clone(), credentials.clone());
+) -> impl Fn((Part, Key), Change) -> Writing {
+    let writer = Writer {
+        client,
+        manager,
+        metrics,
+        problems,
+        credentials,
+    };
+    move |id, change| {
+        let writer = writer.clone();
         Box::pin(async move {
-            let (api_version, kind) = part.api();
-            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-            let gateway = gateway_of(&key, &body);
-            let id = (part, key.clone());
-            let secrets: Api<Secret> = Api::namespaced(client.clone(), &key.namespace);
-            let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
-            let (there, secret) = if part == Part::ClientSecret {
-                let there = secrets.get_opt(&key.name).await;
-                let there = there.map_err(|error| noted(&problems, &id, &gateway, &error))?;
-                (there.as_ref().map(|object| object.metadata.clone()), there)
-            } else {
-                let there = api.get_metadata_opt(&key.name).await;
-                let there = there.map_err(|error| error.to_string())?;
-                (there.map(|object| object.metadata), None)
-            };
-            let is_foreign = there.is_some_and(|meta| !is_of(&meta, &gateway));
-            if is_foreign && part == Part::DisruptionBudget {
-                problems.forget(&id);
-                return Ok(()); // one that somebody made serves as well
+            match change {
+                Change::Apply(body) => writer.apply(id, body).await,
+                Change::Delete(gateway) => writer.delete(id, &gateway).await,
             }
-            if is_foreign {
-                let why = Why::Taken;
-                problems.note(id, Problem { gateway, why });
-                metrics.count(kind, WriteResult::Failed);
-                return Err(format!("{kind} {key} exists and is another's"));
-            }
-            let mut wanted = None;
-            let mut body = body;
-            if let Some(credentials) = credentials.filter(|_| part == Part::ClientSecret) {
-                let filled = credentials.fill(&gateway, &body, secret.as_ref(), pki::now());
-                let filled = filled.map_err(|error| format!("{kind} {key}: {error}"))?;
-                let Some(full) = filled else {
-                    problems.forget(&id);
-                    credentials.note_good(key, body, Instant::now());
-                    metrics.count(kind, WriteResult::Unneeded);
-                    return Ok(());
-                };
-                let bare = std::mem::replace(&mut body, full);
-                wanted = Some((credentials, bare));
-            }
-            // Fields that others set on what is the Gateway's are ours to say.
-            let params = PatchParams::apply(&manager).force();
-            let result = api.patch(&key.name, &params, &Patch::Apply(&body)).await;
-            let counted = match &result {
-                Ok(_) => {
-                    problems.forget(&id);
-                    if let Some((credentials, bare)) = wanted {
-                        credentials.note_good(key, bare, Instant::now());
-                    }
-                    WriteResult::Written
-                }
-                Err(error) => {
-                    noted(&problems, &id, &gateway, error);
-                    WriteResult::Failed
-                }
-            };
-            metrics.count(kind, counted);
-            result.map(drop).map_err(|error| error.to_string())
         })
+    }
+}
+
+impl Writer {
+    fn api(&self, (part, key): &(Part, Key)) -> Api<DynamicObject> {
+        let (api_version, kind) = part.api();
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        Api::namespaced_with(self.client.clone(), &key.namespace, &resource)
+    }
+
+    async fn apply(self, id: (Part, Key), body: Value) -> Result<(), String> {
+        let api = self.api(&id);
+        let Self {
+            client,
+            manager,
+            metrics,
+            problems,
+            credentials,
+        } = self;
+        let (part, key) = id.clone();
+        let kind = part.api().1;
+        let gateway = gateway_of(&key, &body);
+        let (there, secret) = if part == Part::ClientSecret {
+            let secrets: Api<Secret> = Api::namespaced(client, &key.namespace);
+            let there = secrets.get_opt(&key.name).await;
+            let there = there.map_err(|error| noted(&problems, &id, &gateway, &error))?;
+            (there.as_ref().map(|object| object.metadata.clone()), there)
+        } else {
+            let there = api.get_metadata_opt(&key.name).await;
+            let there = there.map_err(|error| error.to_string())?;
+            (there.map(|object| object.metadata), None)
+        };
+        let is_foreign = there.is_some_and(|meta| !is_of(&meta, &gateway));
+        if is_foreign && part == Part::DisruptionBudget {
+            problems.forget(&id);
+            return Ok(()); // one that somebody made serves as well
+        }
+        if is_foreign {
+            let why = Why::Taken;
+            problems.note(id, Problem { gateway, why });
+            metrics.count(kind, WriteResult::Failed);
+            return Err(format!("{kind} {key} exists and is another's"));
+        }
+        let mut wanted = None;
+        let mut body = body;
+        if let Some(credentials) = credentials.filter(|_| part == Part::ClientSecret) {
+            let filled = credentials.fill(&gateway, &body, secret.as_ref(), pki::now());
+            let filled = filled.map_err(|error| format!("{kind} {key}: {error}"))?;
+            let Some(full) = filled else {
+                problems.forget(&id);
+                credentials.note_good(key, body, Instant::now());
+                metrics.count(kind, WriteResult::Unneeded);
+                return Ok(());
+            };
+            let bare = std::mem::replace(&mut body, full);
+            wanted = Some((credentials, bare));
+        }
+        // Fields that others set on what is the Gateway's are ours to say.
+        let params = PatchParams::apply(&manager).force();
+        let result = api.patch(&key.name, &params, &Patch::Apply(&body)).await;
+        let counted = match &result {
+            Ok(_) => {
+                problems.forget(&id);
+                if let Some((credentials, bare)) = wanted {
+                    credentials.note_good(key, bare, Instant::now());
+                }
+                WriteResult::Written
+            }
+            Err(error) => {
+                noted(&problems, &id, &gateway, error);
+                WriteResult::Failed
+            }
+        };
+        metrics.count(kind, counted);
+        result.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Deletes the object as it was looked at, if it has our label and the Gateway controls it.
+    async fn delete(self, id: (Part, Key), gateway: &Key) -> Result<(), String> {
+        let (api, (part, key)) = (self.api(&id), &id);
+        let kind = part.api().1;
+        let there = api.get_metadata_opt(&key.name).await;
+        let there = there.map_err(|error| error.to_string())?;
+        let ours = there.filter(|object| is_ours(&object.metadata, gateway));
+        let Some(meta) = ours.map(|object| object.metadata) else {
+            self.metrics.count(kind, WriteResult::Unneeded);
+            return Ok(());
+        };
+        let preconditions = Preconditions {
+            uid: meta.uid,
+            resource_version: meta.resource_version,
+        };
+        let params = DeleteParams {
+            preconditions: Some(preconditions),
+            ..DeleteParams::background()
+        };
+        let result = api.delete(&key.name, &params).await;
+        let (counted, result) = match result {
+            Ok(_) => {
+                info!(kind, %key, %gateway, "deleted what is not wanted any more");
+                (WriteResult::Written, Ok(()))
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => (WriteResult::Gone, Ok(())),
+            Err(error) => (WriteResult::Failed, Err(error.to_string())),
+        };
+        self.metrics.count(kind, counted);
+        result
     }
 }
 
@@ -130,6 +203,13 @@ fn gateway_of(key: &Key, body: &Value) -> Key {
 /// A Gateway that was made anew takes over what its namesake left.
 fn is_of(meta: &ObjectMeta, gateway: &Key) -> bool {
     controlling_gateway(meta).is_some_and(|owner| owner.name == gateway.name)
+}
+
+/// The Gateway controls it, and we have made it.
+fn is_ours(meta: &ObjectMeta, gateway: &Key) -> bool {
+    let labels = meta.labels.as_ref();
+    let by = labels.and_then(|labels| labels.get(crd::annotations::MANAGED_BY));
+    by.is_some_and(|by| by == MANAGED_BY) && is_of(meta, gateway)
 }
 
 #[cfg(test)]
@@ -177,13 +257,14 @@ mod tests {
         part: Part,
         answers: Vec<(u16, Value)>,
     ) -> (Result<(), String>, Vec<String>, Reports) {
-        write_after(Problems::default(), part, answers).await
+        write_after(Problems::default(), part, None, answers).await
     }
 
     /// The same, where these problems are noted already.
     async fn write_after(
         problems: Problems,
         part: Part,
+        change: Option<Change>,
         answers: Vec<(u16, Value)>,
     ) -> (Result<(), String>, Vec<String>, Reports) {
         let (service, mut server): (_, Server) = tower_test::mock::pair();
@@ -200,12 +281,20 @@ mod tests {
             Some(credentials),
         );
         let body = json!({ "metadata": mk_meta("Gateway", "gw", true) });
-        let writing = write((part, Key::new("ns", "gw-isthmus")), body);
+        let change = change.unwrap_or(Change::Apply(body));
+        let writing = write((part, Key::new("ns", "gw-isthmus")), change);
         let answering = async {
             let mut seen = Vec::new();
             for (status, answer) in answers {
                 let (request, send) = server.next_request().await.unwrap();
-                seen.push(format!("{} {}", request.method(), request.uri().path()));
+                let (head, body) = request.into_parts();
+                let mut line = format!("{} {}", head.method, head.uri.path());
+                if head.method == http::Method::DELETE {
+                    let body = body.collect_bytes().await.unwrap();
+                    let body: Value = serde_json::from_slice(&body).unwrap();
+                    line = format!("{line} {body}");
+                }
+                seen.push(line);
                 let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
                 *response.status_mut() = StatusCode::from_u16(status).unwrap();
                 send.send_response(response);
@@ -270,8 +359,42 @@ mod tests {
             "metadata": {"namespace": "ns", "name": "gw-isthmus"},
         });
         let answers = vec![(200, theirs)];
-        let (_, _, reports) = write_after(problems, Part::DisruptionBudget, answers).await;
+        let (_, _, reports) = write_after(problems, Part::DisruptionBudget, None, answers).await;
         assert_eq!(reports, Reports::default());
+    }
+
+    /// Labels and owner of what is there, and whether it is deleted.
+    #[rstest]
+    #[case::ours(MANAGED_BY, mk_meta("Gateway", "gw", true), true)]
+    #[case::without_our_label("helm", mk_meta("Gateway", "gw", true), false)]
+    #[case::of_another_gateway(MANAGED_BY, mk_meta("Gateway", "other", true), false)]
+    #[case::of_nobody(MANAGED_BY, ObjectMeta::default(), false)]
+    #[tokio::test]
+    async fn only_what_we_made_for_the_gateway_is_deleted(
+        #[case] label: &str,
+        #[case] meta: ObjectMeta,
+        #[case] is_deleted: bool,
+    ) {
+        let mut meta = serde_json::to_value(meta).unwrap();
+        meta["name"] = json!("gw-isthmus");
+        meta["uid"] = json!("u-1");
+        meta["resourceVersion"] = json!("7");
+        meta["labels"] = json!({"app.kubernetes.io/managed-by": label});
+        let there = json!({
+            "apiVersion": "meta.k8s.io/v1",
+            "kind": "PartialObjectMetadata",
+            "metadata": meta,
+        });
+        let mut answers = vec![(200, there)];
+        if is_deleted {
+            answers.push((200, json!({"kind": "Status", "status": "Success"})));
+        }
+        let change = Some(Change::Delete(Key::new("ns", "gw")));
+        let (result, seen, _) =
+            write_after(Problems::default(), Part::Service, change, answers).await;
+        assert_eq!(result, Ok(()));
+        let deleted = r#"DELETE /api/v1/namespaces/ns/services/gw-isthmus {"preconditions":{"resourceVersion":"7","uid":"u-1"},"propagationPolicy":"Background"}"#;
+        assert_eq!(seen.get(1).map(String::as_str), is_deleted.then_some(deleted));
     }
 
     /// The API server quotes the value that it rejects.

@@ -24,7 +24,7 @@ type Attached = BTreeMap<usize, BTreeMap<Hostname, Vec<Arc<Rule>>>>;
 /// By pool or import: the Gateways with routes to it, and whether such a route is accepted.
 type Users = BTreeMap<Key, BTreeMap<Key, bool>>;
 
-/// What every accepted Gateway of ours serves, and the status of all objects we report on.
+/// What every Gateway of ours serves, nothing where it is not accepted, and the status of all objects we report on.
 pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, WantedStatus) {
     let mut gateways = ours(world, settings);
     let mut attached: BTreeMap<Key, Attached> = BTreeMap::new();
@@ -69,7 +69,6 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
         .collect();
     let models = gateways
         .iter()
-        .filter(|(_, gateway)| gateway.accepted())
         .map(|(key, gateway)| {
             let attached = attached.remove(key).unwrap_or_default();
             make_model(world, settings, &made, gateway, attached)
@@ -120,13 +119,16 @@ fn make_model(
 ) -> GatewayModel {
     let mut model = GatewayModel {
         key: gateway.gateway.key.clone(),
+        uid: gateway.gateway.uid.clone(),
         ports: BTreeMap::new(),
         certificates: BTreeMap::new(),
         services: BTreeMap::new(),
         pools: BTreeMap::new(),
         imports: BTreeMap::new(),
     };
-    for (port, bind) in &gateway.binds {
+    // one that was accepted before ends to serve, and Envoys that are left give up its listeners
+    let binds = gateway.binds.iter().filter(|_| gateway.is_served());
+    for (port, bind) in binds {
         let listeners: Vec<PortListener> = gateway
             .listeners
             .iter()

@@ -1,6 +1,6 @@
 //! The certificates of HTTPS listeners: the Secrets that they name, and why one cannot be used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::text::quoted;
 use crate::world::{BadSecret, Certificate, CertificateRef, Gateway, Key, Listener, World};
@@ -11,6 +11,9 @@ use super::{Chain, Protocol, is_ours};
 /// Certificates of one listener: one for RSA and one for ECDSA, each of them once more while names move. Each Secret costs a
 /// watch.
 const MAX_REFS: usize = 4;
+
+/// Secrets of one Gateway, each of which costs a watch of its own: 64 listeners with a certificate for every two of them.
+const MAX_SECRETS: usize = 32;
 
 /// What the references of an HTTPS listener lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +47,11 @@ pub(crate) enum BadCertificate {
         "Secret {key} is in another namespace: a ReferenceGrant there must allow Gateways of namespace {from} to name it"
     )]
     NotPermitted { key: Key, from: String },
+    #[error(
+        "Secret {0} is not read: the listeners of a Gateway may name {max} Secrets in all, and those before it name as many",
+        max = MAX_SECRETS
+    )]
+    TooManySecrets(Key),
     #[error("Secret {0} {1}")]
     Unusable(Key, BadSecret),
     /// The Gateway keeps the status it has until the Secret is listed.
@@ -59,16 +67,18 @@ impl BadCertificate {
             Self::Missing
             | Self::TooMany(_)
             | Self::NotASecret { .. }
+            | Self::TooManySecrets(_)
             | Self::Unusable(..)
             | Self::NotListed(_) => "InvalidCertificateRef",
         }
     }
 }
 
-/// `None`: the listener's protocol has no certificates.
+/// `None`: the listener's protocol has no certificates. `watched`: those of the [`named`] Secrets of the Gateway.
 pub(crate) fn resolve(
     world: &World,
     gateway: &Gateway,
+    watched: &BTreeSet<Key>,
     listener: &Listener,
 ) -> Option<Certificates> {
     let refs = refs(listener)?;
@@ -79,7 +89,7 @@ pub(crate) fn resolve(
         found.bad = Some(BadCertificate::TooMany(refs.len()));
     } else {
         for one in refs {
-            match resolve_one(world, gateway, one) {
+            match resolve_one(world, gateway, watched, one) {
                 // a certificate twice is refused by Envoy
                 Ok(key) if found.usable.contains(&key) => {}
                 Ok(key) => found.usable.push(key),
@@ -95,10 +105,14 @@ pub(crate) fn resolve(
 fn resolve_one(
     world: &World,
     gateway: &Gateway,
+    watched: &BTreeSet<Key>,
     one: &CertificateRef,
 ) -> Result<Key, BadCertificate> {
     let key = permitted(world, gateway, one)?;
     match world.certificates.get(&key) {
+        _ if is_name(&key.name) && !watched.contains(&key) => {
+            Err(BadCertificate::TooManySecrets(key))
+        }
         Some(Ok(_)) => Ok(key),
         Some(Err(bad)) => Err(BadCertificate::Unusable(key, bad.clone())),
         None if !is_name(&key.name) => Err(BadCertificate::Unusable(key, BadSecret::NotFound)),
@@ -146,14 +160,21 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(part)
 }
 
-/// The Secrets that the Gateway's listeners name and may name.
-fn named<'a>(world: &'a World, gateway: &'a Gateway) -> impl Iterator<Item = Key> + 'a {
+/// The Secrets that the Gateway's listeners name and may name, the first [`MAX_SECRETS`] of them.
+pub(crate) fn named(world: &World, gateway: &Gateway) -> BTreeSet<Key> {
     let lists = gateway.listeners.iter().filter_map(refs);
-    lists
+    let keys = lists
         .filter(|refs| refs.len() <= MAX_REFS)
         .flatten()
         .filter_map(move |one| permitted(world, gateway, one).ok())
-        .filter(|key| is_name(&key.name))
+        .filter(|key| is_name(&key.name));
+    let mut named = BTreeSet::new();
+    for key in keys {
+        if named.len() < MAX_SECRETS {
+            named.insert(key);
+        }
+    }
+    named
 }
 
 /// The Secrets that our Gateways name and may name: no others are read.
@@ -165,7 +186,9 @@ pub(crate) fn wanted(world: &World, controller: &str) -> Vec<Key> {
 
 /// Whether a Secret of the Gateway is not listed yet, so that nothing can be said of its listener.
 pub(crate) fn is_unknown(world: &World, gateway: &Gateway) -> bool {
-    named(world, gateway).any(|key| !world.certificates.contains_key(&key))
+    named(world, gateway)
+        .iter()
+        .any(|key| !world.certificates.contains_key(key))
 }
 
 /// Those that chains are made with.

@@ -79,15 +79,16 @@ pub(crate) fn ours<'a>(world: &'a World, settings: &Settings) -> BTreeMap<Key, O
 fn examine<'a>(world: &'a World, gateway: &'a Gateway) -> OurGateway<'a> {
     let (drain_seconds, bad_parameters) = match parameters::of_gateway(world, gateway) {
         Ok(parameters) => (parameters.drain_seconds, None),
-        Err(bad) => (0, Some(bad)),
+        Err(bad) => (parameters::DRAIN_SECONDS, Some(bad)),
     };
+    let watched = certificates::named(world, gateway);
     let listeners: Vec<OurListener<'a>> = gateway
         .listeners
         .iter()
         .map(|listener| {
             let known = |kind: &&(String, String)| kind.0 == GATEWAY_GROUP && kind.1 == "HTTPRoute";
             let http = matches!(&*listener.protocol, "HTTP" | "HTTPS");
-            let certificates = certificates::resolve(world, gateway, listener);
+            let certificates = certificates::resolve(world, gateway, &watched, listener);
             OurListener {
                 listener,
                 hostname: Hostname::parse(listener.hostname.as_deref()),
@@ -191,9 +192,13 @@ pub(crate) fn bind_ports(ports: impl Iterator<Item = u16>) -> BTreeMap<u16, u16>
 
 impl OurGateway<'_> {
     pub(crate) fn accepted(&self) -> bool {
-        self.bad_parameters.is_none()
-            && !self.gateway.wants_addresses
-            && self.listeners.iter().any(|one| one.problem.is_none())
+        self.bad_parameters.is_none() && self.is_served()
+    }
+
+    /// Whether its Envoys serve its listeners. Parameters that cannot be used concern how Envoys run, not what they serve: those
+    /// that run serve on, and no others are made.
+    pub(crate) fn is_served(&self) -> bool {
+        !self.gateway.wants_addresses && self.listeners.iter().any(|one| one.problem.is_none())
     }
 }
 

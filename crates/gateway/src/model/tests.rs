@@ -9,7 +9,7 @@ use crate::fixture::{
     add_route, key, mk_gateway, mk_import, mk_listener, mk_own_parameters, mk_parent_entry, mk_ref,
     mk_route, mk_rule, mk_selection, mk_service, mk_settings, mk_world,
 };
-use crate::world::{HttpRoute, ParentRef, Rejection, RoutesFrom};
+use crate::world::{Gateway, HttpRoute, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;
 
 mod headers;
@@ -299,15 +299,15 @@ fn gateway_says_what_it_waits_for() {
         wanted.gateways[&key("gw")].conditions[1].clone()
     };
     let reason = |world: &World| programmed(world).reason;
-    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    let infra = world.infra.get_mut(&key("gw-isthmus")).unwrap();
     infra.available = 0;
     assert_eq!(reason(&world), "Pending");
-    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    let infra = world.infra.get_mut(&key("gw-isthmus")).unwrap();
     (infra.failure, infra.addresses) = (Some("pods are forbidden".into()), Vec::new());
     let none = programmed(&world);
     assert_eq!((none.status, &*none.reason), (Truth::False, "Pending"));
     assert!(none.message.ends_with("pods are forbidden"), "{none:?}");
-    let infra = world.infra.get_mut(&key("gw")).unwrap();
+    let infra = world.infra.get_mut(&key("gw-isthmus")).unwrap();
     (infra.available, infra.addresses) = (1, vec!["10.1.200.1".into()]);
     let before = programmed(&world);
     assert_eq!(
@@ -315,7 +315,7 @@ fn gateway_says_what_it_waits_for() {
         (Truth::True, "Programmed")
     );
     assert!(before.message.ends_with("pods are forbidden"), "{before:?}");
-    world.infra.get_mut(&key("gw")).unwrap().failure = None;
+    world.infra.get_mut(&key("gw-isthmus")).unwrap().failure = None;
     world.refused.insert(key("gw"), "Service is refused".into());
     let before = programmed(&world);
     assert_eq!(
@@ -344,7 +344,7 @@ fn listener_waits_for_its_port_of_the_service() {
         wanted.gateways[&key("gw")].listeners[0].conditions[3].clone()
     };
     assert_eq!(programmed(&world).status, Truth::True);
-    world.infra.get_mut(&key("gw")).unwrap().ports = [8080].into();
+    world.infra.get_mut(&key("gw-isthmus")).unwrap().ports = [8080].into();
     world.refused.insert(key("gw"), "Service is refused".into());
     let waiting = programmed(&world);
     assert_eq!(
@@ -376,23 +376,31 @@ fn refused_cluster_shows_on_the_routes_that_use_it() {
     ));
 }
 
-#[test]
-fn gateway_with_bad_parameters_or_addresses_is_not_accepted() {
+/// What a Gateway that was accepted serves after a change: parameters are of its Envoys alone, all else is of what they serve.
+#[rstest]
+#[case::parameters(|gateway: &mut Gateway| gateway.parameters = Some(mk_own_parameters()),
+    "InvalidParameters", true)]
+#[case::addresses(|gateway: &mut Gateway| gateway.wants_addresses = true,
+    "UnsupportedAddress", false)]
+#[case::listeners(|gateway: &mut Gateway| gateway.listeners[0].protocol = "TCP".into(),
+    "ListenersNotValid", false)]
+#[case::no_listeners(|gateway: &mut Gateway| gateway.listeners.clear(), "Accepted", false)]
+fn gateway_that_is_not_accepted_any_more_is_not_served(
+    #[case] change: fn(&mut Gateway),
+    #[case] reason: &str,
+    #[case] is_served: bool,
+) {
     let mut world = mk_world();
-    let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-    gateway.parameters = Some(mk_own_parameters());
+    let before = build_all(&world).0;
+    world.parameters.insert(key("own"), None);
+    change(world.gateways.get_mut(&key("gw")).unwrap());
     let (models, wanted) = build_all(&world);
-    assert!(models.is_empty());
-    assert!(has(
-        &say(&wanted.gateways[&key("gw")].conditions),
-        "Accepted=False/InvalidParameters"
-    ));
-    let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-    gateway.parameters = None;
-    gateway.wants_addresses = true;
-    let (_, wanted) = build_all(&world);
-    assert!(has(
-        &say(&wanted.gateways[&key("gw")].conditions),
-        "Accepted=False/UnsupportedAddress"
-    ));
+    let accepted = &wanted.gateways[&key("gw")].conditions[0];
+    assert_eq!(accepted.reason, reason);
+    let ports = &models[0].ports;
+    if is_served {
+        assert_eq!(*ports, before[0].ports);
+    } else {
+        assert!(ports.is_empty(), "{ports:?}");
+    }
 }

@@ -6,11 +6,13 @@ use std::str::FromStr;
 use crate::text::is_label;
 use crate::world::Key;
 
-/// The Envoys of one Gateway, as a SPIFFE id: `spiffe://<cluster>/gateway/<namespace>/<name>`.
+/// The Envoys of one Gateway, as a SPIFFE id: `spiffe://<cluster>/gateway/<namespace>/<name>/<uid>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Identity {
     pub(crate) cluster: String,
     pub(crate) gateway: Key,
+    /// Of the Gateway: one that is made anew under the name is another.
+    pub(crate) uid: String,
 }
 
 /// The text is no identity of Envoys.
@@ -29,9 +31,13 @@ impl Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, gateway } = self;
+        let Self {
+            cluster,
+            gateway,
+            uid,
+        } = self;
         let Key { namespace, name } = gateway;
-        write!(f, "spiffe://{cluster}/gateway/{namespace}/{name}")
+        write!(f, "spiffe://{cluster}/gateway/{namespace}/{name}/{uid}")
     }
 }
 
@@ -40,16 +46,18 @@ impl FromStr for Identity {
 
     fn from_str(text: &str) -> Result<Self, NoIdentity> {
         let rest = text.strip_prefix("spiffe://").ok_or(NoIdentity)?;
-        let parts: Vec<&str> = rest.splitn(5, '/').collect();
-        let [cluster, "gateway", namespace, name] = parts[..] else {
+        let parts: Vec<&str> = rest.splitn(6, '/').collect();
+        let [cluster, "gateway", namespace, name, uid] = parts[..] else {
             return Err(NoIdentity);
         };
-        if !is_label(cluster) || !is_label(namespace) || !is_subdomain(name) {
+        let labels = [cluster, namespace, uid];
+        if !labels.into_iter().all(is_label) || !is_subdomain(name) {
             return Err(NoIdentity);
         }
         Ok(Self {
             cluster: cluster.to_owned(),
             gateway: Key::new(namespace, name),
+            uid: uid.to_owned(),
         })
     }
 }
@@ -66,27 +74,28 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case("spiffe://west/gateway/llm/inference", Some("west llm/inference"))]
-    #[case("spiffe://west/gateway/llm/a.b", Some("west llm/a.b"))]
+    #[case("spiffe://west/gateway/llm/inference/5c1-a", Some("west llm/inference 5c1-a"))]
+    #[case("spiffe://west/gateway/llm/a.b/5c1", Some("west llm/a.b 5c1"))]
+    #[case::of_an_earlier_release("spiffe://west/gateway/llm/inference", None)]
     #[case("spiffe://west/gateway/llm", None)]
     #[case("spiffe://west/gateway/llm/inference/", None)]
-    #[case("spiffe://west/gateway/llm/inference/more", None)]
-    #[case("spiffe://west/gateway//inference", None)]
-    #[case("spiffe:///gateway/llm/inference", None)]
-    #[case("spiffe://west/sa/llm/inference", None)]
-    #[case("spiffe://west/gateway/llm/Inference", None)]
-    #[case("spiffe://west/gateway/llm/inference?x", None)]
-    #[case("spiffe://west/gateway/llm/..", None)]
-    #[case("SPIFFE://west/gateway/llm/inference", None)]
-    #[case("https://west/gateway/llm/inference", None)]
-    fn an_identity_has_a_cluster_a_namespace_and_a_name(
+    #[case("spiffe://west/gateway/llm/inference/5c1/more", None)]
+    #[case("spiffe://west/gateway//inference/5c1", None)]
+    #[case("spiffe:///gateway/llm/inference/5c1", None)]
+    #[case("spiffe://west/sa/llm/inference/5c1", None)]
+    #[case("spiffe://west/gateway/llm/Inference/5c1", None)]
+    #[case("spiffe://west/gateway/llm/inference/5c1?x", None)]
+    #[case("spiffe://west/gateway/llm/../5c1", None)]
+    #[case("SPIFFE://west/gateway/llm/inference/5c1", None)]
+    #[case("https://west/gateway/llm/inference/5c1", None)]
+    fn an_identity_has_a_cluster_and_a_gateway_with_its_uid(
         #[case] text: &str,
         #[case] expected: Option<&str>,
     ) {
         let parsed = text.parse::<Identity>().ok();
         let shown = parsed
             .as_ref()
-            .map(|id| format!("{} {}", id.cluster, id.gateway));
+            .map(|id| format!("{} {} {}", id.cluster, id.gateway, id.uid));
         assert_eq!(shown.as_deref(), expected);
         if let Some(identity) = parsed {
             assert_eq!(identity.to_string(), text);
@@ -95,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_certificate_of_two_names_has_no_identity() {
-        let uri = |name: &str| format!("spiffe://west/gateway/llm/{name}");
+        let uri = |name: &str| format!("spiffe://west/gateway/llm/{name}/5c1");
         assert!(Identity::of_uris(&[uri("a")]).is_some());
         assert!(Identity::of_uris(&[uri("a"), uri("b")]).is_none());
         assert!(Identity::of_uris(&[]).is_none());

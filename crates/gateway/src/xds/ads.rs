@@ -2,10 +2,10 @@
 //! send next.
 //!
 //! Nothing is queued: each step compares what Envoy acknowledged with the newest snapshot. One
-//! response per type is in flight. Adds make before break, removals break after:
+//! response per type is in flight. Adds make before break, in the order of [`stage`]; removals break after:
 //!
 //! ```text
-//! clusters ─► endpoints ─► secrets ─► listeners ─► routes of hops ─► endpoints of imports ─► routes of edges
+//! clusters ─► assignments ─► secrets ─► listeners ─► tables of hops ─► assignments of hops ─► tables of edges
 //!                                 then: listeners removed ─► clusters removed, after a delay
 //! ```
 //!
@@ -25,20 +25,27 @@ use moment::Moment;
 
 use super::{Kind, Resource, Snapshot};
 
+pub(crate) mod budget;
 pub(crate) mod connections;
 pub(crate) mod proxies;
 pub(crate) mod ready;
 pub(crate) mod server;
+mod stage;
 mod state;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
+use stage::{Due, Gate, Stage, is_edge};
 use state::{InFlight, Retries, TypeState, applies_the_rest, is_passing};
 
 /// A step waits this long for the ACK of the one before: a slow Envoy delays itself, not for ever.
 const ACK_LIMIT: Duration = Duration::from_secs(2);
+
+/// An Envoy that lacks an edge waits this long to be ready where nobody else serves that edge: after a start of the gateway, others
+/// may not have connected yet.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Resources per response, so that one response stays small against the others on the connection.
 const BATCH: usize = 500;
@@ -49,6 +56,8 @@ pub(crate) enum Input {
     Request(Request),
     /// The newest snapshot of the Envoy's Gateway.
     Snapshot(Arc<Snapshot>),
+    /// The edges that Envoys of the Gateway serve that are ready.
+    Served(Arc<BTreeSet<String>>),
     /// The moment of [`Ads::wake_at`] has come.
     Tick,
 }
@@ -111,13 +120,24 @@ pub(crate) struct Ads {
     quarantine: BTreeSet<(Kind, String, u64)>,
     /// Listeners refused for a reason that may pass.
     retries: Retries,
+    /// Edges of others that are ready.
+    served: Arc<BTreeSet<String>>,
+    /// Since when later stages wait.
+    closed: [Option<Moment>; 3],
+    /// When the stream began.
+    began: Option<Moment>,
+    /// The stream is older than [`PATIENCE`].
+    is_patient: bool,
+    /// Revisions of the types when they were reported.
+    reported: [Option<u64>; 5],
+    /// Bytes of names of the types, at these revisions.
+    counted: [(Option<u64>, usize); 5],
 }
 
 // === impl Ads ===
 
 impl Ads {
-    /// `quarantine`: what other Envoys of the Gateway agree on refusing.
-    pub(crate) fn new(removal_delay: Duration, quarantine: BTreeSet<(Kind, String, u64)>) -> Self {
+    pub(crate) fn new(removal_delay: Duration) -> Self {
         Self {
             removal_delay,
             snapshot: None,
@@ -126,14 +146,23 @@ impl Ads {
             repush: BTreeSet::new(),
             awaited: BTreeMap::new(),
             doomed: BTreeMap::new(),
-            quarantine,
+            quarantine: BTreeSet::new(),
             retries: Retries::default(),
+            served: Arc::default(),
+            closed: [None; 3],
+            began: None,
+            is_patient: false,
+            reported: Default::default(),
+            counted: Default::default(),
         }
     }
 
     pub(crate) fn on(&mut self, input: Input, now: Moment) -> Vec<Effect> {
         let mut effects = Vec::new();
+        let began = *self.began.get_or_insert(now);
+        self.is_patient = began.plus(PATIENCE) <= now;
         match input {
+            Input::Served(edges) => self.served = edges,
             Input::Request(request) => self.request(request, now, &mut effects),
             Input::Snapshot(snapshot) => {
                 if self.serves_on_what_is_not_here() {
@@ -167,8 +196,14 @@ impl Ads {
             .doomed
             .values()
             .map(|since| since.plus(self.removal_delay));
+        let patience = self.began.filter(|_| self.waits_to_be_ready());
+        let patience = patience.map(|began| began.plus(PATIENCE));
+        let closed = self.closed.iter().flatten();
+        let closed = closed.map(|since| since.plus(ACK_LIMIT));
         acks.chain(awaited)
+            .chain(closed)
             .chain(doomed)
+            .chain(patience)
             .chain(self.retries.due())
             .filter(|at| *at > now)
             .min()
@@ -186,10 +221,7 @@ impl Ads {
     /// Whether Envoy has all of the snapshot it can have.
     pub(crate) fn is_current(&self) -> bool {
         let idle = self.types.iter().all(|state| state.in_flight.is_none());
-        idle && self.awaited.is_empty()
-            && Kind::ALL
-                .iter()
-                .all(|kind| self.pending(*kind, |_| true).is_empty())
+        idle && self.awaited.is_empty() && Kind::ALL.iter().all(|kind| self.due(*kind).is_empty())
     }
 
     fn request(&mut self, request: Request, now: Moment, effects: &mut Vec<Effect>) {
@@ -296,53 +328,78 @@ impl Ads {
             return;
         }
         self.note_doomed(now);
-        self.send_pending(Kind::Cluster, |_| true, now, effects);
-        let hops_settled = |ads: &Self| {
-            ads.pending(Kind::Listener, |_| true).is_empty()
-                && ads.settled(Kind::Listener, now)
-                && ads.pending(Kind::Routes, |name| !is_edge(name)).is_empty()
-                && ads.settled(Kind::Routes, now)
+        // what is sent of clusters decides what is due of assignments
+        let mut due = self.due(Kind::Cluster);
+        self.send_due(Stage::Cluster, &due, now, effects);
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Cluster) {
+            due.extend(self.due(kind));
+        }
+        for stage in Stage::ALL {
+            let gates = stage.waits_for().iter();
+            let mut closed = gates.filter(|gate| !self.is_open(**gate, &due, now));
+            let is_behind = closed.next().is_some();
+            let is_sent = !is_behind && self.send_due(stage, &due, now, effects);
+            if is_sent && stage == Stage::EdgeTable {
+                self.closed = [None; 3]; // what comes after routes that were waited for waits anew
+            }
+        }
+        self.remove_edges(&due, now, effects);
+        self.remove_others(&due, now, effects);
+        for gate in Gate::ALL {
+            let is_done = self.is_done(gate, &due, now);
+            let closed = &mut self.closed[gate as usize];
+            *closed = (!is_done).then(|| closed.unwrap_or(now));
+        }
+    }
+
+    /// Whether what the gate stands for is done, or was waited for long enough and is sent at least.
+    fn is_open(&self, gate: Gate, due: &Due, now: Moment) -> bool {
+        let sent = |stage: Stage| self.is_sent(stage, due);
+        let is_sent = match gate {
+            Gate::Backends => return self.is_done(gate, due, now),
+            Gate::Hops => sent(Stage::HopListener) && sent(Stage::Table),
+            Gate::HopAssignments => true,
         };
-        // New hops first, then the import that names them.
-        let imports_too = hops_settled(self);
-        let (known, repush) = (
-            self.types[Kind::Endpoints as usize].known.clone(),
-            self.repush.clone(),
-        );
-        let first = |name: &str| {
-            let is_update = known.contains_key(name) && !repush.contains(name);
-            imports_too || !is_update || !name.starts_with("import/")
-        };
-        self.send_pending(Kind::Endpoints, first, now, effects);
-        // Nothing else waits for them.
-        self.send_pending(Kind::Secret, |_| true, now, effects);
-        let backends_settled = self.all_sent(Kind::Cluster)
-            && self.settled(Kind::Cluster, now)
-            && self.settled(Kind::Endpoints, now)
-            && self
-                .awaited
-                .values()
-                .all(|since| since.plus(ACK_LIMIT) <= now);
-        if !backends_settled {
+        let waited = self.closed[gate as usize].is_some_and(|since| since.plus(ACK_LIMIT) <= now);
+        is_sent && (waited || self.is_done(gate, due, now))
+    }
+
+    fn is_done(&self, gate: Gate, due: &Due, now: Moment) -> bool {
+        let done = |stage: Stage| self.is_sent(stage, due) && self.is_settled(stage, now);
+        let is_late = |since: &Moment| since.plus(ACK_LIMIT) <= now;
+        match gate {
+            Gate::Backends => done(Stage::Cluster) && self.awaited.values().all(is_late),
+            Gate::Hops => done(Stage::HopListener) && done(Stage::Table),
+            Gate::HopAssignments => done(Stage::HopAssignment),
+        }
+    }
+
+    /// Takes away the edges that the snapshot has no more: nothing leads there. Those that take over come first.
+    fn remove_edges(&mut self, due: &Due, now: Moment, effects: &mut Vec<Effect>) {
+        let listeners = [Stage::HopListener, Stage::EdgeListener];
+        if listeners.iter().all(|stage| !due.contains_key(stage)) {
+            let mut gone = self.gone(Kind::Listener);
+            gone.retain(|name| is_edge(name));
+            self.remove(Kind::Listener, gone, now, effects);
+        }
+    }
+
+    /// Takes away hops and clusters that the snapshot has no more, once nothing leads there.
+    fn remove_others(&mut self, due: &Due, now: Moment, effects: &mut Vec<Effect>) {
+        let leads_nowhere = |stage: &Stage| matches!(stage, Stage::Assignment | Stage::Secret);
+        let is_all_held = due.keys().all(leads_nowhere)
+            && Gate::ALL
+                .into_iter()
+                .all(|gate| self.is_done(gate, due, now));
+        if !is_all_held || !self.types[Kind::Routes as usize].opened {
+            return; // which tables Envoy has of an earlier stream, it says last
+        }
+        if self.serves_on_what_is_not_here() {
             return;
         }
-        self.send_pending(Kind::Listener, |_| true, now, effects);
-        let held = self.types[Kind::Routes as usize].known.clone();
-        let first = |name: &str| !is_edge(name) || !held.contains_key(name);
-        self.send_pending(Kind::Routes, first, now, effects);
-        let imports_settled = self.pending(Kind::Endpoints, |_| true).is_empty();
-        if !hops_settled(self) || !imports_settled {
-            return;
-        }
-        self.send_pending(Kind::Routes, |_| true, now, effects);
-        if !self.settled(Kind::Routes, now) || !self.pending(Kind::Routes, |_| true).is_empty() {
-            return;
-        }
-        let served_on = self.serves_on_what_is_not_here();
-        let mut gone = self.gone(Kind::Listener);
-        gone.retain(|name| is_edge(name) || !served_on);
+        let gone = self.gone(Kind::Listener);
         self.remove(Kind::Listener, gone, now, effects);
-        if served_on || !self.settled(Kind::Listener, now) {
+        if !self.settled(Kind::Listener, now) {
             return;
         }
         let due = |since: &Moment| since.plus(self.removal_delay) <= now;
@@ -383,31 +440,36 @@ impl Ads {
         }
     }
 
-    fn send_pending(
+    /// Sends what is due of the stage, with what is of its type and of a stage before it. Whether there was any.
+    fn send_due(
         &mut self,
-        kind: Kind,
-        wanted: impl Fn(&str) -> bool,
+        stage: Stage,
+        due: &Due,
         now: Moment,
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> bool {
+        let kind = stage.kind();
         if self.types[kind as usize].in_flight.is_some() {
-            return;
+            return false;
         }
-        let mut pending = self.pending(kind, wanted);
+        let of_kind = due.range(..=stage).filter(|(one, _)| one.kind() == kind);
+        let mut pending: BTreeMap<&String, &Option<Arc<Resource>>> =
+            of_kind.flat_map(|(_, resources)| resources).collect();
         let suspects = &self.types[kind as usize].one_by_one;
-        if let Some(suspect) = pending
-            .keys()
-            .find(|name| suspects.contains(*name))
-            .cloned()
-        {
+        let suspect = pending.keys().find(|name| suspects.contains(**name));
+        if let Some(suspect) = suspect.copied() {
             pending.retain(|name, _| *name == suspect);
         }
         let (mut resources, mut removed) = (Vec::new(), Vec::new());
         for (name, resource) in pending.into_iter().take(BATCH) {
             match resource {
-                Some(resource) => resources.push((name, resource)),
-                None => removed.push(name),
+                Some(resource) => resources.push((name.clone(), Arc::clone(resource))),
+                None => removed.push(name.clone()),
             }
+        }
+        let is_empty = resources.is_empty() && removed.is_empty();
+        if is_empty && !stage.is_last() {
+            return false; // an empty answer says that there is nothing at all
         }
         for (name, resource) in &resources {
             match kind {
@@ -422,10 +484,11 @@ impl Ads {
             }
         }
         self.send(kind, resources, removed, now, effects);
+        !is_empty
     }
 
     fn remove(&mut self, kind: Kind, names: Vec<String>, now: Moment, effects: &mut Vec<Effect>) {
-        if self.types[kind as usize].in_flight.is_none() {
+        if !names.is_empty() && self.types[kind as usize].in_flight.is_none() {
             self.send(kind, Vec::new(), names, now, effects);
         }
     }
@@ -460,7 +523,3 @@ impl Ads {
     }
 }
 
-/// Edges route to imports, whose hops have tables of their own.
-fn is_edge(name: &str) -> bool {
-    name.starts_with("edge/")
-}

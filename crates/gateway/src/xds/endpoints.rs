@@ -61,6 +61,7 @@ pub(crate) fn assign(plan: &Plan, endpoints: &Endpoints, selection: &Selection) 
         (cluster.clone(), Resource::new(&message, false))
     });
     Snapshot {
+        uid: plan.uid.clone(),
         clusters: plan.clusters.clone(),
         endpoints: assignments.collect(),
         secrets: plan.secrets.clone(),

@@ -87,10 +87,16 @@ const ERRORS: [Error; 12] = [
         ..BASE
     },
     Error {
-        details: &["ext_proc_error"],
+        // No answer; then an answer that Envoy does not know or expect, and one with headers that it does not take.
+        details: &[
+            "ext_proc_error",
+            "unhandled_message",
+            "spurious_message",
+            "header_mutation_",
+        ],
         at_hop: Some(503),
         kind: "endpoint-picker-failed",
-        message: "the endpoint picker of this model does not answer",
+        message: "the endpoint picker of this model does not answer, or its answer cannot be used",
         ..BASE
     },
     Error {

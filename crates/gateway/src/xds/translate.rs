@@ -19,6 +19,8 @@ use super::{Assignment, Options, Resource, cluster, names, route};
 /// The resources of one Gateway, and where its endpoints come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
+    /// Of the Gateway.
+    pub(crate) uid: String,
     pub(crate) clusters: BTreeMap<String, Arc<Resource>>,
     pub(crate) secrets: BTreeMap<String, Arc<Resource>>,
     pub(crate) listeners: BTreeMap<String, Arc<Resource>>,
@@ -28,7 +30,10 @@ pub(crate) struct Plan {
 }
 
 pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan {
+        uid: model.uid.clone(),
+        ..Plan::default()
+    };
     for (port, one) in &model.ports {
         // Envoy takes no listener without a filter chain: all of these wait for a certificate.
         if one.chains.is_empty() {

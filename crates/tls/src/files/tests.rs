@@ -21,7 +21,7 @@ use tonic::transport::server::TcpIncoming;
 
 use super::*;
 use crate::{
-    HandshakeError, MaybeTls, TlsMetrics, provider,
+    HandshakeError, HandshakeLimits, MaybeTls, TlsMetrics, provider,
     test_pki::{Ca, mk_pair},
 };
 
@@ -272,13 +272,20 @@ async fn what_is_no_tls_and_who_leaves_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_has_ten_seconds() {
+async fn a_client_that_says_nothing_has_ten_seconds_or_what_its_port_says() {
     let port = Port::begin(None, &[]);
-    let (server, _client) = mk_link().await;
-    let started = tokio::time::Instant::now();
-    let refused = port.acceptor.accept(server).await.unwrap_err();
-    assert_eq!(refused.reason(), "timeout");
-    assert_eq!(started.elapsed().as_secs(), 10);
+    let limits = HandshakeLimits {
+        deadline: Duration::from_secs(2),
+        of_address: None,
+    };
+    let shorter = port.acceptor.clone().with_limits(limits);
+    for (acceptor, seconds) in [(&port.acceptor, 10), (&shorter, 2)] {
+        let (server, _client) = mk_link().await;
+        let started = tokio::time::Instant::now();
+        let refused = acceptor.accept(server).await.unwrap_err();
+        assert_eq!(refused.reason(), "timeout");
+        assert_eq!(started.elapsed().as_secs(), seconds);
+    }
 }
 
 #[tokio::test]
@@ -315,6 +322,39 @@ async fn a_handshake_takes_one_of_a_number_of_turns_and_gives_it_back() {
     let (server, _client) = port.connect(port.client()).await;
     assert!(server.is_ok());
     assert_eq!(port.acceptor.turns(), free);
+}
+
+/// Many silent connections of one address leave room for those of others.
+#[tokio::test]
+async fn one_address_has_some_of_the_handshakes() {
+    let port = Port::begin(None, &[]);
+    let limits = HandshakeLimits {
+        deadline: LIMIT,
+        of_address: Some(1),
+    };
+    let acceptor = port.acceptor.clone().with_limits(limits);
+    let (server, client) = mk_link().await;
+    let mut silent = Box::pin(acceptor.accept(server));
+    assert!(futures::poll!(&mut silent).is_pending());
+    let (server, _client) = mk_link().await;
+    let refused = acceptor.accept(server).await.unwrap_err();
+    assert_eq!(refused.reason(), "too_many");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let (server, other) = join!(
+        listener.accept(),
+        socket.connect(listener.local_addr().unwrap())
+    );
+    let _other = other.unwrap();
+    let mut of_another = Box::pin(acceptor.accept(server.unwrap().0));
+    assert!(futures::poll!(&mut of_another).is_pending());
+    // the place is free again with the end of the handshake
+    drop(client);
+    assert!(silent.await.is_err());
+    let (server, _client) = mk_link().await;
+    let mut next = Box::pin(acceptor.accept(server));
+    assert!(futures::poll!(&mut next).is_pending());
 }
 
 #[tokio::test]

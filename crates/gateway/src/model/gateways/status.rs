@@ -2,6 +2,7 @@
 
 use crd::conditions::{ACCEPTED, CONFLICTED, OVERLAPPING_TLS_CONFIG, PROGRAMMED, RESOLVED_REFS};
 
+use crate::infra::part_key;
 use crate::model::{Cond, GatewayStatus, ListenerStatus, Truth};
 use crate::world::{Infra, Rejection, World};
 use crate::xds::{Kind, names};
@@ -10,7 +11,8 @@ use super::{OurGateway, OurListener};
 
 pub(crate) fn of(world: &World, ours: &OurGateway<'_>) -> GatewayStatus {
     let gateway = ours.gateway;
-    let infra = world.infra.get(&gateway.key).cloned().unwrap_or_default();
+    let infra = world.infra.get(&part_key(gateway));
+    let infra = infra.cloned().unwrap_or_default();
     let rejections = world
         .rejections
         .get(&gateway.key)
@@ -77,7 +79,7 @@ fn programmed(
     } else if let Some(taken) = world.taken.get(&ours.gateway.key) {
         Cond::no(PROGRAMMED, "Invalid", taken.clone(), generation)
     } else if let Some(refused) = refused {
-        let message = format!("Envoy refused {}: {}", refused.name, refused.message);
+        let message = format!("{}: {}", refused.name, refused.message);
         Cond::no(PROGRAMMED, "Invalid", message, generation)
     } else if let Some(hindrance) = hindrance.as_ref().filter(|_| !is_served) {
         Cond::no(PROGRAMMED, "Pending", hindrance.clone(), generation)
@@ -128,8 +130,7 @@ fn listener(
     };
     let refused = rejections.iter().find(|rejection| concerns(rejection, one));
     let programmed = if let Some(refused) = refused {
-        let message = format!("Envoy refused it: {}", refused.message);
-        Cond::no(PROGRAMMED, "Invalid", message, generation)
+        Cond::no(PROGRAMMED, "Invalid", refused.message.clone(), generation)
     } else if one.problem.is_some() || !one.serves_http_routes || !ours.accepted() {
         Cond::no(PROGRAMMED, "Invalid", "it cannot serve routes", generation)
     } else if one.protocol().is_none() {

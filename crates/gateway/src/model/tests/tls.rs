@@ -13,7 +13,7 @@ use crate::world::{BadSecret, CertificateRef, Gateway, Listener, ReferenceGrant}
 fn mk_tls_world(listeners: Vec<Listener>) -> World {
     let mut world = mk_world();
     let ports = listeners.iter().map(|listener| listener.port).collect();
-    world.infra.get_mut(&key("gw")).unwrap().ports = ports;
+    world.infra.get_mut(&key("gw-isthmus")).unwrap().ports = ports;
     let gateway = mk_gateway("gw", listeners);
     world.gateways.insert(key("gw"), gateway);
     let certificate = mk_certificate("cert", &Ca::new("a"), "a.b");
@@ -134,6 +134,35 @@ fn listener_without_a_certificate_says_why_and_keeps_its_routes(
             "Programmed=True/Programmed"
         ]
     );
+}
+
+/// The first 32 are read, however often each is named, and whichever of them another Gateway names as well.
+#[test]
+fn a_gateway_has_at_most_32_secrets() {
+    let names: Vec<String> = (0..33).map(|at| format!("cert-{at}")).collect();
+    let one = |name: &String| mk_https_listener(name, 443, Some(&format!("{name}.b")), &[name]);
+    let mut of: Vec<_> = names.iter().map(one).collect();
+    of.insert(1, mk_https_listener("again", 443, Some("again.b"), &["cert-0"]));
+    let mut world = mk_tls_world(of);
+    let certificate = world.certificates[&key("cert")].clone();
+    for name in &names {
+        world.certificates.insert(key(name), certificate.clone());
+    }
+    let found = listeners(&world, &mk_settings());
+    let (last, others) = found.split_last().unwrap();
+    for listener in others {
+        assert_eq!(say(&listener.conditions)[2], "ResolvedRefs=True/ResolvedRefs");
+    }
+    let resolved = &last.conditions[2];
+    assert_eq!(resolved.reason, "InvalidCertificateRef");
+    assert!(
+        resolved.message.contains("Secret ns/cert-32 is not read")
+            && resolved.message.contains("32 Secrets in all"),
+        "{resolved:?}"
+    );
+    let watched = wanted(&world, &mk_settings().controller);
+    assert_eq!(watched.len(), 32);
+    assert!(!watched.contains(&key("cert-32")));
 }
 
 #[rstest]

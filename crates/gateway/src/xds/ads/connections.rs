@@ -1,20 +1,18 @@
 //! Connections of the ADS port: who is at the other end, and how many there may be.
 
-use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::future::ready;
-use futures::{Stream, StreamExt as _};
-use parking_lot::Mutex;
-use tls::{Acceptor, CertificateInfo, MaybeTls};
+use futures::future::{BoxFuture, ready};
+use futures::{FutureExt as _, Stream, StreamExt as _};
+use tls::{Acceptor, CertificateInfo, HandshakeLimits, MaybeTls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tracing::debug;
@@ -24,6 +22,7 @@ use crate::pki::Identity;
 use crate::world::Key;
 use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 
+use super::budget::{Budget, Budgets, Counted, Full, Share, WINDOW};
 use super::server::AdsServer;
 
 /// An Envoy that says nothing for this long is asked, and gone after [`PING_LIMIT`] more.
@@ -40,14 +39,16 @@ const STREAMS_OF_CONNECTION: u32 = 4;
 /// Where no connection can be accepted, as where all descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many there may be at a time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Connections with their handshake done or in progress, each an open file.
-    pub(crate) connections: usize,
-    /// Connections, and also streams, of one Gateway: it has at most 1000 Envoys, and as many that end.
-    pub(crate) of_gateway: usize,
-}
+/// A handshake is two round trips within the cluster. Who says nothing in this time makes room for others.
+const HANDSHAKE: HandshakeLimits = HandshakeLimits {
+    deadline: Duration::from_secs(2),
+    // a node that hides the addresses of its pods has as many Envoys that connect at the same time
+    of_address: Some(128),
+};
+
+/// The status of a denied stream is sent in this time. Then the connection ends: on the next one an Envoy shows the certificate
+/// that it has by then.
+const GOODBYE: Duration = Duration::from_millis(500);
 
 /// How clients of the port are told apart.
 #[derive(Clone, Debug)]
@@ -59,11 +60,13 @@ pub(crate) enum Trust {
 }
 
 /// Who is at the other end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// Of the connection, in this process.
-    pub(crate) connection: u64,
     pub(crate) who: Who,
+    /// That of its Gateway; none without TLS.
+    pub(super) budget: Option<Arc<Budget>>,
+    /// Ends the connection.
+    pub(super) close: CancellationToken,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +74,7 @@ pub(crate) enum Who {
     /// Without TLS: whoever it says it is.
     Anyone,
     /// An Envoy of this Gateway, by its certificate.
-    Gateway(Key),
+    Gateway(Identity),
     /// The certificate is of no Gateway of this cluster.
     Nobody,
 }
@@ -80,17 +83,10 @@ pub(crate) enum Who {
 pub(crate) struct Connection {
     io: MaybeTls,
     peer: Peer,
-    _places: (OwnedSemaphorePermit, Option<Place>),
+    /// Comes back when the connection is to end; none when it has.
+    closing: Option<BoxFuture<'static, ()>>,
+    _places: (OwnedSemaphorePermit, Option<Share>),
 }
-
-/// One of a Gateway's connections.
-struct Place {
-    gateway: Key,
-    taken: Taken,
-}
-
-/// Connections by Gateway.
-type Taken = Arc<Mutex<BTreeMap<Key, usize>>>;
 
 /// Serves ADS until `stop`, then ends as the last stream has.
 pub(crate) async fn serve(
@@ -98,16 +94,18 @@ pub(crate) async fn serve(
     listener: TcpListener,
     acceptor: Acceptor,
     trust: Trust,
-    limits: Limits,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let incoming = incoming(listener, acceptor, trust, limits, server.metrics.clone());
+    let (budgets, metrics) = (server.budgets.clone(), server.metrics.clone());
+    let incoming = incoming(listener, acceptor, trust, budgets, metrics);
     let service = AggregatedDiscoveryServiceServer::new(server);
     Server::builder()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PING_LIMIT))
         .max_concurrent_streams(STREAMS_OF_CONNECTION)
-        .add_service(service.max_decoding_message_size(MAX_REQUEST))
+        .add_service(Counted(service.max_decoding_message_size(MAX_REQUEST)))
         .serve_with_incoming_shutdown(incoming, stop)
         .await
 }
@@ -116,14 +114,11 @@ fn incoming(
     listener: TcpListener,
     acceptor: Acceptor,
     trust: Trust,
-    limits: Limits,
+    budgets: Budgets,
     metrics: AdsMetrics,
 ) -> impl Stream<Item = io::Result<Connection>> + Send {
-    let (all, taken) = (
-        Arc::new(Semaphore::new(limits.connections)),
-        Taken::default(),
-    );
-    let (next, refused) = (AtomicU64::new(0), metrics.clone());
+    let all = Arc::new(Semaphore::new(budgets.limits().connections));
+    let refused = metrics.clone();
     let accepted = futures::stream::unfold(listener, move |listener| {
         let (all, refused) = (Arc::clone(&all), refused.clone());
         async move {
@@ -131,25 +126,29 @@ fn incoming(
             Some((Ok(accepted), listener))
         }
     });
+    let acceptor = acceptor.with_limits(HANDSHAKE);
     acceptor.incoming(accepted).filter_map(move |ready_one| {
         let connection = ready_one.map(|(io, permit)| {
-            let peer = Peer {
-                connection: next.fetch_add(1, Ordering::Relaxed),
-                who: who(&io, &trust),
+            let who = who(&io, &trust);
+            let budget = match &who {
+                Who::Gateway(identity) => Some(budgets.of(&identity.gateway)),
+                // all together they have what a Gateway has, which no Gateway is called
+                Who::Nobody => Some(budgets.of(&Key::default())),
+                Who::Anyone => None,
             };
-            let place = match &peer.who {
-                Who::Gateway(gateway) => Some(Place::take(&taken, gateway, limits.of_gateway)?),
-                Who::Anyone | Who::Nobody => None,
-            };
-            Some(Connection {
+            let place = budget.as_ref().map(|budget| budget.connection());
+            let close = CancellationToken::new();
+            let closing = close.clone().cancelled_owned();
+            Ok(Connection {
                 io,
-                peer,
-                _places: (permit, place),
+                peer: Peer { who, budget, close },
+                closing: Some(closing.then(|()| tokio::time::sleep(GOODBYE)).boxed()),
+                _places: (permit, place.transpose()?),
             })
         });
         ready(match connection {
-            Ok(Some(connection)) => Some(Ok(connection)),
-            Ok(None) => {
+            Ok(Ok(connection)) => Some(Ok(connection)),
+            Ok(Err(Full)) => {
                 debug!("too many connections of one Gateway");
                 metrics.denied(Denied::Connections);
                 None
@@ -193,48 +192,8 @@ fn who(io: &MaybeTls, trust: &Trust) -> Who {
     let info = certificate.and_then(|certificate| CertificateInfo::of(certificate).ok());
     let identity = info.and_then(|info| Identity::of_uris(&info.uris));
     match identity {
-        Some(identity) if *identity.cluster == **cluster => Who::Gateway(identity.gateway),
+        Some(identity) if *identity.cluster == **cluster => Who::Gateway(identity),
         _ => Who::Nobody,
-    }
-}
-
-// === impl Limits ===
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: 4_000,
-            of_gateway: 2_000,
-        }
-    }
-}
-
-// === impl Place ===
-
-impl Place {
-    fn take(taken: &Taken, gateway: &Key, limit: usize) -> Option<Self> {
-        let mut counts = taken.lock();
-        let count = counts.entry(gateway.clone()).or_default();
-        if *count >= limit {
-            return None;
-        }
-        *count += 1;
-        Some(Self {
-            gateway: gateway.clone(),
-            taken: Arc::clone(taken),
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.taken.lock();
-        if let Some(count) = counts.get_mut(&self.gateway) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.gateway);
-            }
-        }
     }
 }
 
@@ -254,7 +213,13 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_read(cx, buf)
+        let this = self.get_mut();
+        let closing = this.closing.as_mut();
+        if closing.is_none_or(|closing| closing.poll_unpin(cx).is_ready()) {
+            this.closing = None;
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        Pin::new(&mut this.io).poll_read(cx, buf)
     }
 }
 

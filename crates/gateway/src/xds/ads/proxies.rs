@@ -1,26 +1,28 @@
-//! The connected Envoys, and what they refused.
+//! The connected Envoys: what each has, which edges those serve that are ready, and what Envoys refuse.
 //!
-//! A refusal is of the stream that sent it. A new stream is spared a resource only if two Envoys of its Gateway refused it,
-//! with different node ids, on connections of their own, and of the new one's Envoy version: one Envoy that is broken, or
-//! forged, decides for no other. A refusal ends with the content that was refused, and when it was of Envoys that are gone
-//! and another one has accepted the same.
+//! A refusal is of the stream that sent it, and no other Envoy is spared the resource: each judges for itself. What is kept here
+//! is what status says. A refusal ends with the content that was refused, and when it was of Envoys that are gone and another
+//! one has accepted the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::world::Key;
 use crate::xds::{Kind, Snapshot};
 
-use super::{Ads, Refusal};
+use super::Refusal;
+use super::view::Report;
 
-/// So many Envoys have to refuse a resource until others are spared it.
-const AGREED: usize = 2;
-
-/// Refusals of Envoys that are gone, kept of one resource: until others judge it, they are all that is known.
+/// Envoys that are gone whose refusal of a resource is kept: until others judge it, they are all that is known.
 const KEPT: usize = 8;
+
+/// Resources of one Gateway whose refusals are kept, each with the first reason of at most a KiB and a number for each stream:
+/// 32 MiB at most. Status has room for few of them.
+const MOST_REFUSED: usize = 1_000;
 
 /// A resource in one version.
 pub(crate) type ResourceId = (Kind, String, u64);
@@ -36,20 +38,36 @@ pub(crate) struct Proxies {
 struct ProxiesState {
     next: u64,
     connected: BTreeMap<u64, Proxy>,
-    refused: BTreeMap<Key, BTreeMap<ResourceId, BTreeMap<u64, Refused>>>,
+    gateways: BTreeMap<Key, OfGateway>,
 }
 
-/// That one stream refuses a resource, or is spared it.
-#[derive(Clone, Debug)]
+/// What is known of the Envoys of one Gateway.
+struct OfGateway {
+    /// How many are connected.
+    streams: usize,
+    /// The edges that those serve that are ready.
+    served: watch::Sender<Arc<BTreeSet<String>>>,
+    refused: BTreeMap<ResourceId, Refused>,
+}
+
+/// Who refuses a resource.
 struct Refused {
-    node: String,
-    connection: u64,
-    version: String,
+    /// The first reason.
     message: String,
-    /// It is tried again, so not kept from other Envoys.
-    passing: bool,
-    /// Its stream has ended.
-    gone: bool,
+    /// Streams.
+    by: BTreeSet<u64>,
+    /// Nodes whose streams have ended, the latest last.
+    gone: VecDeque<String>,
+}
+
+/// What status says of a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) message: String,
+    /// Connected Envoys that refuse it; none: those that did are gone.
+    pub(crate) by: usize,
+    /// Connected Envoys.
+    pub(crate) of: usize,
 }
 
 /// One connected Envoy, for `/debug/xds` and metrics.
@@ -59,13 +77,22 @@ pub(crate) struct Proxy {
     pub(crate) gateway: Key,
     pub(crate) node: String,
     pub(crate) version: String,
-    pub(crate) connection: u64,
     /// Its certificate says whose it is, so it may be sent private keys.
     pub(crate) authenticated: bool,
     /// It has all it can have of the newest snapshot.
     pub(crate) current: bool,
     /// Acknowledged versions by type and name.
-    pub(crate) acknowledged: BTreeMap<&'static str, BTreeMap<String, u64>>,
+    pub(crate) acknowledged: BTreeMap<&'static str, Arc<BTreeMap<String, u64>>>,
+    /// The edges that it serves; none before it is ready.
+    pub(crate) served: BTreeSet<String>,
+}
+
+/// A stream that has begun.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) id: u64,
+    /// The edges that ready Envoys of its Gateway serve, now and later.
+    pub(super) served: watch::Receiver<Arc<BTreeSet<String>>>,
 }
 
 /// More streams of one Gateway than there may be.
@@ -88,50 +115,45 @@ impl Proxies {
     pub(crate) fn refused(
         &self,
         snapshots: &BTreeMap<Key, Arc<Snapshot>>,
-    ) -> BTreeMap<Key, BTreeMap<ResourceId, String>> {
+    ) -> BTreeMap<Key, BTreeMap<ResourceId, Verdict>> {
         let mut state = self.state.lock();
-        state.refused.retain(|gateway, refused| {
+        let mut verdicts = BTreeMap::new();
+        state.gateways.retain(|gateway, known| {
             let snapshot = snapshots.get(gateway);
-            refused.retain(|(kind, name, version), _| {
+            known.refused.retain(|(kind, name, version), _| {
                 let now = snapshot.and_then(|snapshot| snapshot.of(*kind).get(name));
                 now.is_some_and(|resource| resource.version == *version)
             });
-            !refused.is_empty()
+            let of = known.streams;
+            let refused = known.refused.iter();
+            let refused: BTreeMap<_, _> = refused
+                .map(|(id, refused)| (id.clone(), refused.verdict(of)))
+                .collect();
+            if !refused.is_empty() {
+                verdicts.insert(gateway.clone(), refused);
+            }
+            known.is_of_use()
         });
-        let messages = state.refused.iter().map(|(gateway, refused)| {
-            let refused = refused.iter().filter_map(|(id, by)| {
-                let (_, first) = by.first_key_value()?;
-                Some((id.clone(), first.message.clone()))
-            });
-            (gateway.clone(), refused.collect())
-        });
-        messages.collect()
+        verdicts
     }
 
-    /// A stream of the Envoy begins: its number, and what it is spared because others agree on refusing it.
-    pub(super) fn connect(
-        &self,
-        proxy: Proxy,
-        limit: usize,
-    ) -> Result<(u64, BTreeSet<ResourceId>), TooMany> {
+    /// A stream of the Envoy begins.
+    pub(super) fn connect(&self, proxy: Proxy, limit: usize) -> Result<Joined, TooMany> {
         let mut state = self.state.lock();
-        let streams = state.connected.values();
-        if streams.filter(|one| one.gateway == proxy.gateway).count() >= limit {
+        let known = state.gateways.entry(proxy.gateway.clone()).or_default();
+        if known.streams >= limit {
             return Err(TooMany);
         }
+        known.streams += 1;
+        let (served, is_told) = (known.served.subscribe(), !known.refused.is_empty());
         state.next += 1;
         let id = state.next;
-        let mut spared = BTreeSet::new();
-        let refused = state.refused.get_mut(&proxy.gateway).into_iter().flatten();
-        for (resource, by) in refused {
-            if let Some(message) = agreed(by.values(), &proxy.version) {
-                let refused = Refused::of(&proxy, message.to_owned(), false);
-                insert(by, id, refused);
-                spared.insert(resource.clone());
-            }
-        }
         state.connected.insert(id, proxy);
-        Ok((id, spared))
+        drop(state);
+        if is_told {
+            self.changed.notify_one(); // of how many
+        }
+        Ok(Joined { id, served })
     }
 
     pub(super) fn refuse(&self, id: u64, refusal: Refusal) {
@@ -140,15 +162,24 @@ impl Proxies {
             name,
             version,
             message,
-            passing,
+            passing: _,
         } = refusal;
         let mut state = self.state.lock();
-        let Some(proxy) = state.connected.get(&id).cloned() else {
+        let Some((proxy, known)) = state.of_stream(id) else {
             return;
         };
-        let refused = state.refused.entry(proxy.gateway.clone()).or_default();
-        let by = refused.entry((kind, name, version)).or_default();
-        insert(by, id, Refused::of(&proxy, message, passing));
+        let resource = (kind, name, version);
+        if known.refused.len() >= MOST_REFUSED && !known.refused.contains_key(&resource) {
+            return;
+        }
+        let refused = known.refused.entry(resource).or_insert_with(|| Refused {
+            message,
+            by: BTreeSet::new(),
+            gone: VecDeque::new(),
+        });
+        refused.by.insert(id);
+        // the same Envoy on an earlier stream
+        refused.gone.retain(|node| *node != proxy.node);
         drop(state);
         self.changed.notify_one();
     }
@@ -156,33 +187,41 @@ impl Proxies {
     /// The stream accepted what it had refused for a passing reason.
     pub(super) fn recover(&self, id: u64, resource: &ResourceId) {
         let mut state = self.state.lock();
-        let mut recovered = false;
-        for refused in state.refused.values_mut() {
-            if let Some(by) = refused.get_mut(resource) {
-                recovered |= by.remove(&id).is_some();
-                if by.is_empty() {
-                    refused.remove(resource);
-                }
-            }
-        }
+        let Some((_, known)) = state.of_stream(id) else {
+            return;
+        };
+        let refused = known.refused.get_mut(resource);
+        let recovered = refused.is_some_and(|refused| refused.by.remove(&id));
+        known.refused.retain(|_, refused| !refused.is_empty());
         drop(state);
         if recovered {
             self.changed.notify_one();
         }
     }
 
-    pub(super) fn update(&self, id: u64, ads: &Ads) {
-        let acknowledged = Kind::ALL
-            .iter()
-            .map(|kind| (kind.as_str(), ads.acknowledged(*kind)));
+    pub(super) fn update(&self, id: u64, report: Report) {
+        let Report {
+            current,
+            acknowledged,
+            served,
+        } = report;
         let mut state = self.state.lock();
         let Some(proxy) = state.connected.get_mut(&id) else {
             return;
         };
-        proxy.current = ads.is_current();
-        proxy.acknowledged = acknowledged.collect();
+        proxy.current = current;
+        let has_changed = !acknowledged.is_empty();
+        let acknowledged = acknowledged.into_iter();
+        proxy
+            .acknowledged
+            .extend(acknowledged.map(|(kind, held)| (kind.as_str(), held)));
+        let serves_others = proxy.served != served;
+        proxy.served = served;
         let gateway = proxy.gateway.clone();
-        let ended = state.end_refusals(&gateway);
+        if serves_others {
+            state.tell_served(&gateway);
+        }
+        let ended = has_changed && state.end_refusals(&gateway);
         drop(state);
         if ended {
             self.changed.notify_one();
@@ -194,15 +233,27 @@ impl Proxies {
         let Some(proxy) = state.connected.remove(&id) else {
             return;
         };
-        let refused = state.refused.get_mut(&proxy.gateway).into_iter().flatten();
-        for (_, by) in refused {
-            if let Some(refused) = by.get_mut(&id) {
-                refused.gone = true;
+        let Some(known) = state.gateways.get_mut(&proxy.gateway) else {
+            return;
+        };
+        known.streams -= 1;
+        let is_told = !known.refused.is_empty();
+        for refused in known.refused.values_mut() {
+            if refused.by.remove(&id) {
+                refused.gone.retain(|node| *node != proxy.node);
+                refused.gone.push_back(proxy.node.clone());
+                if refused.gone.len() > KEPT {
+                    refused.gone.pop_front();
+                }
             }
         }
-        let ended = state.end_refusals(&proxy.gateway);
+        if !known.is_of_use() {
+            state.gateways.remove(&proxy.gateway);
+        }
+        state.tell_served(&proxy.gateway);
+        state.end_refusals(&proxy.gateway);
         drop(state);
-        if ended {
+        if is_told {
             self.changed.notify_one();
         }
     }
@@ -211,114 +262,139 @@ impl Proxies {
 // === impl ProxiesState ===
 
 impl ProxiesState {
+    fn of_stream(&mut self, id: u64) -> Option<(&Proxy, &mut OfGateway)> {
+        let proxy = self.connected.get(&id)?;
+        let known = self.gateways.get_mut(&proxy.gateway)?;
+        Some((proxy, known))
+    }
+
+    /// Tells the streams of the Gateway which edges are served.
+    fn tell_served(&self, gateway: &Key) {
+        let Some(known) = self.gateways.get(gateway) else {
+            return;
+        };
+        let same = self
+            .connected
+            .values()
+            .filter(|one| one.gateway == *gateway);
+        let served: BTreeSet<String> = same.flat_map(|one| one.served.iter().cloned()).collect();
+        known.served.send_if_modified(|before| {
+            let differs = **before != served;
+            if differs {
+                *before = Arc::new(served);
+            }
+            differs
+        });
+    }
+
     /// Forgets refusals of Envoys that are gone where a connected one has accepted the same. Whether there were any.
     fn end_refusals(&mut self, gateway: &Key) -> bool {
-        let Some(refused) = self.refused.get_mut(gateway) else {
+        let Some(known) = self.gateways.get_mut(gateway) else {
             return false;
         };
         let mut ended = false;
-        refused.retain(|(kind, name, version), by| {
-            if by.values().any(|refused| refused.gone) {
-                let mut others = self
-                    .connected
-                    .values()
-                    .filter(|one| one.gateway == *gateway);
-                let is_accepted = others.any(|one| {
-                    let held = one.acknowledged.get(kind.as_str());
-                    held.and_then(|held| held.get(name)) == Some(version)
-                });
-                let before = by.len();
-                by.retain(|_, refused| !(refused.gone && is_accepted));
-                ended |= by.len() != before;
+        for ((kind, name, version), refused) in &mut known.refused {
+            let mut others = self
+                .connected
+                .values()
+                .filter(|one| one.gateway == *gateway);
+            let accepts = |one: &Proxy| {
+                let held = one.acknowledged.get(kind.as_str());
+                held.and_then(|held| held.get(name)) == Some(version)
+            };
+            if !refused.gone.is_empty() && others.any(accepts) {
+                refused.gone.clear();
+                ended = true;
             }
-            !by.is_empty()
-        });
-        if refused.is_empty() {
-            self.refused.remove(gateway);
         }
+        known.refused.retain(|_, refused| !refused.is_empty());
         ended
+    }
+}
+
+// === impl OfGateway ===
+
+impl OfGateway {
+    fn is_of_use(&self) -> bool {
+        self.streams > 0 || !self.refused.is_empty()
+    }
+}
+
+impl Default for OfGateway {
+    fn default() -> Self {
+        Self {
+            streams: 0,
+            served: watch::Sender::new(Arc::default()),
+            refused: BTreeMap::new(),
+        }
+    }
+}
+
+// === impl Verdict ===
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.by, self.of) {
+            (0, _) => f.write_str("refused by an Envoy that is gone")?,
+            (by, of) => write!(f, "{by} of {of} Envoys refuse it")?,
+        }
+        write!(f, ": {}", self.message)
     }
 }
 
 // === impl Refused ===
 
 impl Refused {
-    fn of(proxy: &Proxy, message: String, passing: bool) -> Self {
-        Self {
-            node: proxy.node.clone(),
-            connection: proxy.connection,
-            version: proxy.version.clone(),
-            message,
-            passing,
-            gone: false,
-        }
+    fn is_empty(&self) -> bool {
+        self.by.is_empty() && self.gone.is_empty()
     }
-}
 
-/// The reason of enough refusals by Envoys of that version: different nodes on different connections.
-fn agreed<'a>(by: impl Iterator<Item = &'a Refused>, version: &str) -> Option<&'a str> {
-    let same: Vec<&Refused> = by
-        .filter(|refused| !refused.passing && refused.version == version)
-        .collect();
-    let nodes: BTreeSet<&str> = same.iter().map(|refused| &*refused.node).collect();
-    let connections: BTreeSet<u64> = same.iter().map(|refused| refused.connection).collect();
-    let first = same.first()?;
-    (nodes.len() >= AGREED && connections.len() >= AGREED).then_some(&*first.message)
-}
-
-/// Adds a refusal, which replaces those of the same Envoy's earlier streams.
-fn insert(by: &mut BTreeMap<u64, Refused>, id: u64, refused: Refused) {
-    by.retain(|_, other| !(other.gone && other.node == refused.node));
-    by.insert(id, refused);
-    let gone: Vec<u64> = by
-        .iter()
-        .filter(|(_, one)| one.gone)
-        .map(|(id, _)| *id)
-        .collect();
-    for id in gone.iter().rev().skip(KEPT) {
-        by.remove(id);
+    fn verdict(&self, of: usize) -> Verdict {
+        Verdict {
+            message: self.message.clone(),
+            by: self.by.len(),
+            of,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use rstest::rstest;
 
     use super::*;
     use crate::xds::Resource;
 
     const VERSION: u64 = 7;
 
-    fn mk_proxy(node: &str, version: &str, connection: u64) -> Proxy {
+    fn mk_proxy(node: &str) -> Proxy {
         Proxy {
             gateway: Key::new("ns", "gw"),
             node: node.to_owned(),
-            version: version.to_owned(),
-            connection,
+            version: "1.40.0".to_owned(),
             authenticated: true,
             current: false,
             acknowledged: BTreeMap::new(),
+            served: BTreeSet::new(),
         }
     }
 
-    fn mk_refusal(passing: bool) -> Refusal {
+    fn mk_refusal(name: &str) -> Refusal {
         Refusal {
             kind: Kind::Listener,
-            name: "edge/80".to_owned(),
+            name: name.to_owned(),
             version: VERSION,
             message: "bad".to_owned(),
-            passing,
+            passing: false,
         }
     }
 
-    fn connect(proxies: &Proxies, proxy: Proxy) -> (u64, bool) {
-        let (id, spared) = proxies.connect(proxy, 100).unwrap();
-        (id, !spared.is_empty())
+    fn connect(proxies: &Proxies, node: &str) -> u64 {
+        proxies.connect(mk_proxy(node), 100).unwrap().id
     }
 
-    /// Whether the status of the Gateway reports a refusal of the resource in this version.
-    fn is_reported(proxies: &Proxies, version: u64) -> bool {
+    /// What the status of the Gateway reports of the resource in this version: how many refuse it, of how many.
+    fn reported(proxies: &Proxies, version: u64) -> Option<(usize, usize)> {
         let resource = Arc::new(Resource {
             version,
             bytes: Bytes::new(),
@@ -326,153 +402,127 @@ mod tests {
         });
         let mut snapshot = Snapshot::default();
         snapshot.listeners.insert("edge/80".to_owned(), resource);
-        let snapshots = BTreeMap::from([(Key::new("ns", "gw"), Arc::new(snapshot))]);
-        !proxies.refused(&snapshots).is_empty()
+        let gateway = Key::new("ns", "gw");
+        let snapshots = BTreeMap::from([(gateway.clone(), Arc::new(snapshot))]);
+        let refused = proxies.refused(&snapshots);
+        let verdict = refused.get(&gateway)?.values().next()?;
+        Some((verdict.by, verdict.of))
     }
 
-    fn accept(proxies: &Proxies, id: u64) {
-        let mut state = proxies.state.lock();
+    fn mk_report(served: &[&str]) -> Report {
         let held = BTreeMap::from([("edge/80".to_owned(), VERSION)]);
-        let proxy = state.connected.get_mut(&id).unwrap();
-        proxy.acknowledged.insert(Kind::Listener.as_str(), held);
-        state.end_refusals(&Key::new("ns", "gw"));
-    }
-
-    /// Node, version and connection of who refuses; whether an Envoy `c` of 1.40.0 is spared the resource.
-    #[rstest]
-    #[case::one(&[("a", "1.40.0", 1)], false)]
-    #[case::two(&[("a", "1.40.0", 1), ("b", "1.40.0", 2)], true)]
-    #[case::one_twice(&[("a", "1.40.0", 1), ("a", "1.40.0", 2)], false)]
-    #[case::two_on_one_connection(&[("a", "1.40.0", 1), ("b", "1.40.0", 1)], false)]
-    #[case::of_another_version(&[("a", "1.38.2", 1), ("b", "1.38.2", 2)], false)]
-    #[case::one_of_each_version(&[("a", "1.38.2", 1), ("b", "1.40.0", 2)], false)]
-    fn two_envoys_have_to_agree(#[case] refusing: &[(&str, &str, u64)], #[case] is_spared: bool) {
-        let proxies = Proxies::default();
-        for (node, version, connection) in refusing {
-            let (id, _) = connect(&proxies, mk_proxy(node, version, *connection));
-            proxies.refuse(id, mk_refusal(false));
+        Report {
+            current: true,
+            acknowledged: vec![(Kind::Listener, Arc::new(held))],
+            served: served.iter().map(ToString::to_string).collect(),
         }
-        assert!(is_reported(&proxies, VERSION));
-        assert_eq!(connect(&proxies, mk_proxy("c", "1.40.0", 3)).1, is_spared);
-        // nobody is spared what is tried again
-        let passing = Proxies::default();
-        for (node, version, connection) in refusing {
-            let (id, _) = connect(&passing, mk_proxy(node, version, *connection));
-            passing.refuse(id, mk_refusal(true));
-        }
-        assert!(!connect(&passing, mk_proxy("c", "1.40.0", 3)).1);
     }
 
     #[test]
-    fn the_refusals_of_another_gateway_are_none() {
+    fn a_refusal_says_how_many_refuse_and_ends_with_the_content() {
         let proxies = Proxies::default();
-        for (node, connection) in [("a", 1), ("b", 2)] {
-            let (id, _) = connect(&proxies, mk_proxy(node, "1.40.0", connection));
-            proxies.refuse(id, mk_refusal(false));
-        }
-        let mut other = mk_proxy("c", "1.40.0", 3);
+        let [a, b, _] = ["a", "b", "c"].map(|node| connect(&proxies, node));
+        assert_eq!(reported(&proxies, VERSION), None);
+        proxies.refuse(a, mk_refusal("edge/80"));
+        assert_eq!(reported(&proxies, VERSION), Some((1, 3)));
+        proxies.refuse(b, mk_refusal("edge/80"));
+        assert_eq!(reported(&proxies, VERSION), Some((2, 3)));
+        let mut other = mk_proxy("d");
         other.gateway = Key::new("ns", "other");
-        assert!(!connect(&proxies, other).1);
-    }
-
-    /// While all Envoys have the version that refused, a rolling update leaves the agreement; a newer version ends it.
-    #[test]
-    fn an_agreement_ends_with_its_content_or_its_version() {
-        let proxies = Proxies::default();
-        let refusing = ["a", "b"].map(|node| {
-            let connection = u64::from(node.as_bytes()[0]);
-            let (id, _) = connect(&proxies, mk_proxy(node, "1.38.2", connection));
-            proxies.refuse(id, mk_refusal(false));
-            id
-        });
-        let (heir, is_spared) = connect(&proxies, mk_proxy("c", "1.38.2", 3));
-        assert!(is_spared);
-        for id in refusing {
-            proxies.disconnect(id);
-        }
-        assert!(
-            is_reported(&proxies, VERSION),
-            "the one that is left does not serve it"
-        );
-        assert!(connect(&proxies, mk_proxy("d", "1.38.2", 4)).1);
-        let (newer, is_spared) = connect(&proxies, mk_proxy("e", "1.40.0", 5));
-        assert!(!is_spared);
-        accept(&proxies, newer);
-        assert!(
-            is_reported(&proxies, VERSION),
-            "one of the older version is left"
-        );
-        proxies.disconnect(heir);
-        let left = proxies
-            .connected()
-            .iter()
-            .filter(|one| one.node == "d")
-            .count();
-        assert_eq!(left, 1);
-        proxies.disconnect(4); // the stream of `d`
-        assert!(!is_reported(&proxies, VERSION));
-        assert!(!connect(&proxies, mk_proxy("f", "1.38.2", 6)).1);
-    }
-
-    #[test]
-    fn an_agreement_ends_with_the_content() {
-        let proxies = Proxies::default();
-        for (node, connection) in [("a", 1), ("b", 2)] {
-            let (id, _) = connect(&proxies, mk_proxy(node, "1.40.0", connection));
-            proxies.refuse(id, mk_refusal(false));
-        }
-        assert!(!is_reported(&proxies, VERSION + 1));
-        assert!(!connect(&proxies, mk_proxy("c", "1.40.0", 3)).1);
+        proxies.connect(other, 100).unwrap();
+        assert_eq!(reported(&proxies, VERSION), Some((2, 3)));
+        assert_eq!(reported(&proxies, VERSION + 1), None);
+        assert_eq!(reported(&proxies, VERSION), None);
     }
 
     /// Status does not change back and forth while the only Envoy connects again.
     #[test]
-    fn a_refusal_outlives_the_stream_until_the_envoy_accepts() {
+    fn a_refusal_outlives_the_stream_until_an_envoy_accepts() {
         let proxies = Proxies::default();
-        let (first, _) = connect(&proxies, mk_proxy("a", "1.40.0", 1));
-        proxies.refuse(first, mk_refusal(false));
+        let first = connect(&proxies, "a");
+        proxies.refuse(first, mk_refusal("edge/80"));
         proxies.disconnect(first);
-        assert!(is_reported(&proxies, VERSION));
-        let (second, is_spared) = connect(&proxies, mk_proxy("a", "1.40.0", 2));
-        assert!(!is_spared);
-        assert!(is_reported(&proxies, VERSION));
-        accept(&proxies, second);
-        assert!(!is_reported(&proxies, VERSION));
+        assert_eq!(reported(&proxies, VERSION), Some((0, 0)));
+        let second = connect(&proxies, "a");
+        assert_eq!(reported(&proxies, VERSION), Some((0, 1)));
+        proxies.refuse(second, mk_refusal("edge/80"));
+        let third = connect(&proxies, "b");
+        proxies.update(third, mk_report(&[]));
+        // one that is there refuses it still
+        assert_eq!(reported(&proxies, VERSION), Some((1, 2)));
+        proxies.disconnect(second);
+        assert_eq!(reported(&proxies, VERSION), None);
+    }
+
+    #[test]
+    fn what_was_refused_for_a_passing_reason_is_accepted_later() {
+        let proxies = Proxies::default();
+        let id = connect(&proxies, "a");
+        proxies.refuse(id, mk_refusal("edge/80"));
+        proxies.recover(id, &(Kind::Listener, "edge/80".to_owned(), VERSION));
+        assert_eq!(reported(&proxies, VERSION), None);
+    }
+
+    /// An Envoy that is not ready serves nobody.
+    #[test]
+    fn streams_learn_what_ready_envoys_of_their_gateway_serve() {
+        let proxies = Proxies::default();
+        let Joined { id: a, mut served } = proxies.connect(mk_proxy("a"), 100).unwrap();
+        let mut is = |edges: &[&str]| {
+            let changed = served.has_changed().unwrap();
+            let now = served.borrow_and_update().clone();
+            assert!(now.iter().map(String::as_str).eq(edges.iter().copied()), "{now:?}");
+            changed
+        };
+        assert!(!is(&[]));
+        let b = connect(&proxies, "b");
+        proxies.update(b, mk_report(&["edge/443", "edge/80"]));
+        assert!(is(&["edge/443", "edge/80"]));
+        proxies.update(a, mk_report(&["edge/80"]));
+        assert!(!is(&["edge/443", "edge/80"]));
+        let mut other = mk_proxy("c");
+        other.gateway = Key::new("ns", "other");
+        let other = proxies.connect(other, 100).unwrap();
+        proxies.update(other.id, mk_report(&["edge/8080"]));
+        assert!(!is(&["edge/443", "edge/80"]));
+        proxies.disconnect(b);
+        assert!(is(&["edge/80"]));
     }
 
     #[test]
     fn streams_of_a_gateway_are_bounded() {
         let proxies = Proxies::default();
-        for connection in 0..2 {
-            proxies
-                .connect(mk_proxy("a", "1.40.0", connection), 2)
-                .unwrap();
-        }
-        let one_more = || mk_proxy("a", "1.40.0", 9);
-        assert_eq!(proxies.connect(one_more(), 2), Err(TooMany));
+        let [first, _] = [(); 2].map(|()| proxies.connect(mk_proxy("a"), 2).unwrap().id);
+        let one_more = || mk_proxy("a");
+        assert_eq!(proxies.connect(one_more(), 2).err(), Some(TooMany));
         let mut other = one_more();
         other.gateway = Key::new("ns", "other");
         assert!(proxies.connect(other, 2).is_ok());
-        proxies.disconnect(1);
+        proxies.disconnect(first);
         assert!(proxies.connect(one_more(), 2).is_ok());
     }
 
-    /// Pods that are replaced again and again, each with a name of its own.
+    /// Pods that are replaced again and again, each with a name of its own, and one that refuses whatever there may be.
     #[test]
-    fn refusals_of_envoys_that_are_gone_are_bounded() {
+    fn refusals_are_bounded() {
         let proxies = Proxies::default();
-        for round in 0..100_u64 {
-            let (id, _) = connect(&proxies, mk_proxy(&format!("pod-{round}"), "1.40.0", round));
-            proxies.refuse(id, mk_refusal(false));
+        for round in 0..100 {
+            let id = connect(&proxies, &format!("pod-{round}"));
+            proxies.refuse(id, mk_refusal("edge/80"));
             proxies.disconnect(id);
         }
+        let id = connect(&proxies, "a");
+        for at in 0..2 * MOST_REFUSED {
+            proxies.refuse(id, mk_refusal(&format!("edge/{at}")));
+        }
         let state = proxies.state.lock();
-        let kept: usize = state
-            .refused
-            .values()
-            .flatten()
-            .map(|(_, by)| by.len())
-            .sum();
-        assert!(kept <= KEPT + 1, "{kept}");
+        let refused = &state.gateways[&Key::new("ns", "gw")].refused;
+        assert_eq!(refused.len(), MOST_REFUSED);
+        let gone: usize = refused.values().map(|refused| refused.gone.len()).sum();
+        assert_eq!(gone, KEPT);
+        drop(state);
+        proxies.disconnect(id);
+        assert!(proxies.refused(&BTreeMap::new()).is_empty());
+        assert!(proxies.state.lock().gateways.is_empty(), "all is forgotten");
     }
 }

@@ -1,8 +1,8 @@
 //! The route table that makes an Envoy ready: that of its pages for probes and scrapes.
 //!
 //! Envoy starts its listeners, and is ready, once each static listener has its route table. It counts an answer that it
-//! refuses as one. So the bootstrap's listener asks for this table, and the table is sent last, when the Envoy can serve an
-//! edge of its Gateway.
+//! refuses as one. So the bootstrap's listener asks for this table, and the table is sent last, when the Envoy serves the edges
+//! of its Gateway: all of them, or those that any ready Envoy serves.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,12 +1,14 @@
 //! The state machine on the wire: one tonic stream per Envoy.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, Stream, stream};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request as Call, Response as Answer, Status, Streaming};
 use tracing::{debug, info, warn};
@@ -23,13 +25,20 @@ use crate::xds::proto::{core, google};
 use crate::xds::{Kind, Snapshot};
 use moment::Clock;
 
-use super::connections::{Limits, Peer, Who};
-use super::proxies::{Proxies, Proxy, TooMany};
+use super::budget::{Budget, Budgets, Full, Share, Turn, Unread};
+use super::connections::{Peer, Who};
+use super::proxies::{Joined, Proxies, Proxy, TooMany};
 use super::view::MAX_NAMES;
 use super::{Ads, Effect, Input, Refusal, Request, Response};
 
 /// An Envoy that opens a stream says at once who it is.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// An Envoy answers a response within milliseconds. One that does not for so long is not waited for by others.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// Between two looks whether somebody waits for the answer that is late.
+const LATE_LOOK: Duration = Duration::from_secs(1);
 
 /// A node id is the names of a pod and of its namespace.
 const MAX_NODE_ID: usize = 512;
@@ -37,7 +46,7 @@ const MAX_NODE_ID: usize = 512;
 /// The first Envoy that has everything we send (`selected_host_key`).
 const OLDEST_ENVOY: (u32, u32, u32) = (1, 38, 2);
 
-/// The newest snapshot of each Gateway; a Gateway that is not there keeps what it has.
+/// The newest snapshot of each Gateway. Envoys of a Gateway that is not there keep what they have.
 pub(crate) type Snapshots = Arc<BTreeMap<Key, Arc<Snapshot>>>;
 
 /// What all streams share.
@@ -48,7 +57,7 @@ pub(crate) struct AdsServer {
     pub(crate) metrics: AdsMetrics,
     pub(crate) clock: Clock,
     pub(crate) removal_delay: Duration,
-    pub(crate) limits: Limits,
+    pub(crate) budgets: Budgets,
     /// Ends every stream, so that Envoys go to another replica.
     pub(crate) drain: CancellationToken,
     /// Only this host reaches the port, so that nobody else reads what goes over it without TLS.
@@ -59,14 +68,26 @@ pub(crate) struct AdsServer {
 struct Session {
     server: AdsServer,
     requests: Streaming<DeltaDiscoveryRequest>,
+    peer: Peer,
     gateway: Key,
     id: u64,
     ads: Ads,
     given: Option<Arc<Snapshot>>,
+    /// Edges that ready Envoys of the Gateway serve.
+    served: watch::Receiver<Arc<BTreeSet<String>>>,
     /// Private keys go over no stream without it.
     may_have_secrets: bool,
     /// At most one response per type and step.
     outbox: VecDeque<Response>,
+    budget: Arc<Budget>,
+    /// Of the names that are kept.
+    names: Share,
+    /// Of the request that comes next; none without TLS.
+    unread: Option<Unread>,
+    /// The first response of the outbox waits for its turn.
+    waiting: Option<BoxFuture<'static, Turn>>,
+    /// Responses that are not answered, by nonce, and when they were sent.
+    unanswered: BTreeMap<u64, (Turn, Instant)>,
     /// Why the stream ends.
     end: Option<Status>,
 }
@@ -96,39 +117,56 @@ impl AggregatedDiscoveryService for AdsServer {
     ) -> Result<Answer<Responses>, Status> {
         // a connection that nobody has looked at is nobody's
         let peer = call.extensions().get::<Peer>().cloned();
+        let peer = peer.ok_or_else(|| Status::permission_denied("nobody is at the other end"))?;
+        let unread = call.extensions().get::<Unread>().cloned();
         let mut requests = call.into_inner();
         let first = tokio::time::timeout(FIRST_REQUEST_LIMIT, requests.message())
             .await
             .map_err(|_| Status::deadline_exceeded("no first request"))??
             .ok_or_else(|| Status::invalid_argument("the stream ended before a request"))?;
-        let (gateway, proxy) =
-            identify(first.node.as_ref(), peer.as_ref()).inspect_err(|status| {
-                if status.code() == Code::PermissionDenied {
-                    warn!(?peer, %status, "a stream of ADS is denied");
-                    self.metrics.denied(Denied::Identity);
-                }
-            })?;
+        let identified = identify(first.node.as_ref(), &peer);
+        let identified = identified.and_then(|(gateway, proxy)| {
+            let snapshots = self.snapshots.borrow();
+            match snapshots.get(&gateway) {
+                Some(snapshot) if !is_of(&peer, snapshot) => Err(denied(&gateway)),
+                _ => Ok((gateway, proxy)),
+            }
+        });
+        let (gateway, proxy) = identified.inspect_err(|status| {
+            if status.code() == Code::PermissionDenied {
+                self.deny(&peer, status);
+            }
+        })?;
         let (node, version) = (proxy.node.clone(), proxy.version.clone());
         let may_have_secrets = proxy.authenticated || self.private_channel;
-        let connected = self.proxies.connect(proxy, self.limits.of_gateway);
-        let (id, quarantine) = connected.map_err(|TooMany| {
+        let most = self.budgets.limits().of_gateway;
+        let joined = self.proxies.connect(proxy, most);
+        let Joined { id, served } = joined.map_err(|TooMany| {
             self.metrics.denied(Denied::Streams);
-            let most = self.limits.of_gateway;
             Status::resource_exhausted(format!("Gateway {gateway} has {most} streams already"))
         })?;
         info!(%gateway, node, version, "Envoy connected");
+        let budget = self.budgets.of(&gateway);
         let mut session = Session {
             id,
-            ads: Ads::new(self.removal_delay, quarantine),
+            ads: Ads::new(self.removal_delay),
             server: self.clone(),
             requests,
+            peer,
             gateway,
             given: None,
+            served,
             may_have_secrets,
             outbox: VecDeque::new(),
+            names: budget.names(),
+            budget,
+            unread,
+            waiting: None,
+            unanswered: BTreeMap::new(),
             end: None,
         };
         session.take_snapshot();
+        session.take_served();
         session.request(decode(first));
         let responses = stream::unfold(Some(session), |session| async move {
             let mut session = session?;
@@ -141,8 +179,34 @@ impl AggregatedDiscoveryService for AdsServer {
     }
 }
 
+impl AdsServer {
+    /// The stream is denied, and its connection ends with it: on another one the Envoy may show another certificate.
+    fn deny(&self, peer: &Peer, status: &Status) {
+        warn!(who = ?peer.who, %status, "a stream of ADS is denied");
+        self.metrics.denied(Denied::Identity);
+        peer.close.cancel();
+    }
+}
+
+/// Whether the snapshot is of the Gateway that the certificate was made for, and not of one that was made anew under its name.
+fn is_of(peer: &Peer, snapshot: &Snapshot) -> bool {
+    match &peer.who {
+        Who::Anyone => true,
+        Who::Gateway(identity) => identity.uid == snapshot.uid,
+        Who::Nobody => false,
+    }
+}
+
+fn denied(gateway: &Key) -> Status {
+    let text = format!(
+        "the certificate is not of Gateway {gateway}, which node.cluster names, as it is now: Envoys show that of the Secret of \
+         their Gateway"
+    );
+    Status::permission_denied(text)
+}
+
 /// The Gateway that the Envoy serves: `node.cluster`, which must be what its certificate says.
-fn identify(node: Option<&Node>, peer: Option<&Peer>) -> Result<(Key, Proxy), Status> {
+fn identify(node: Option<&Node>, peer: &Peer) -> Result<(Key, Proxy), Status> {
     let node = node.ok_or_else(|| Status::invalid_argument("the first request has no node"))?;
     let gateway = match node.cluster.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
@@ -156,17 +220,10 @@ fn identify(node: Option<&Node>, peer: Option<&Peer>) -> Result<(Key, Proxy), St
             return Err(Status::invalid_argument(text));
         }
     };
-    let denied = || {
-        let text = format!(
-            "the certificate is not of Gateway {gateway}, which node.cluster names: Envoys show that of the Secret of their Gateway"
-        );
-        Status::permission_denied(text)
-    };
-    let peer = peer.ok_or_else(denied)?;
     let authenticated = match &peer.who {
         Who::Anyone => false,
-        Who::Gateway(of) if *of == gateway => true,
-        Who::Gateway(_) | Who::Nobody => return Err(denied()),
+        Who::Gateway(of) if of.gateway == gateway => true,
+        Who::Gateway(_) | Who::Nobody => return Err(denied(&gateway)),
     };
     if node.id.len() > MAX_NODE_ID {
         let text = format!("node.id has more than {MAX_NODE_ID} bytes");
@@ -190,10 +247,10 @@ fn identify(node: Option<&Node>, peer: Option<&Peer>) -> Result<(Key, Proxy), St
         gateway: gateway.clone(),
         node: node.id.clone(),
         version: version.unwrap_or_else(|| "unknown".to_owned()),
-        connection: peer.connection,
         authenticated,
         current: false,
         acknowledged: BTreeMap::new(),
+        served: BTreeSet::new(),
     };
     Ok((gateway, proxy))
 }
@@ -248,26 +305,31 @@ impl Session {
             if let Some(status) = self.end.take() {
                 return Some(Err(status));
             }
-            if let Some(response) = self.outbox.pop_front() {
+            if let Some(response) = self.sendable() {
                 let encoded = encode(response);
                 self.server.metrics.sent(&encoded);
                 return Some(Ok(encoded));
             }
             let clock = self.server.clock;
             let wake = self.ads.wake_at(clock.now());
-            let sleep = async {
-                match wake {
-                    Some(at) => tokio::time::sleep_until(clock.instant(at)).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let late = self.late_at();
+            let (waits, is_ready) = (!self.outbox.is_empty(), self.ads.is_ready());
             tokio::select! {
                 () = self.server.drain.cancelled() => return None,
                 message = self.requests.message() => match message {
-                    Ok(Some(request)) => self.request(decode(request)),
+                    Ok(Some(request)) => {
+                        self.request(decode(request));
+                        if let Some(unread) = &self.unread {
+                            unread.clear();
+                        }
+                    }
                     Ok(None) => return None,
                     Err(status) => {
                         debug!(gateway = %self.gateway, %status, "Envoy's stream broke");
+                        if status.code() == Code::ResourceExhausted {
+                            self.server.metrics.denied(Denied::Requests);
+                            return Some(Err(status));
+                        }
                         return None;
                     }
                 },
@@ -275,9 +337,58 @@ impl Session {
                     changed.ok()?;
                     self.take_snapshot();
                 }
-                () = sleep => self.step(Input::Tick),
+                Ok(()) = self.served.changed(), if !is_ready => self.take_served(),
+                turn = next_turn(&mut self.waiting), if waits => self.take_turn(turn),
+                () = until(wake.map(|at| clock.instant(at))) => self.step(Input::Tick),
+                () = until(late) => self.look_at_late(),
             }
         }
+    }
+
+    /// The first response of the outbox, once it has its turn.
+    fn sendable(&mut self) -> Option<Response> {
+        let first = self.outbox.front()?;
+        if self.unanswered.contains_key(&first.nonce) {
+            return self.outbox.pop_front();
+        }
+        let bytes = || first.resources.iter().map(|(_, one)| one.bytes.len()).sum();
+        let budget = &self.budget;
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Arc::clone(budget).turn(bytes()).boxed());
+        let turn = waiting.now_or_never()?;
+        self.take_turn(turn);
+        self.outbox.pop_front()
+    }
+
+    /// The first response may be sent, and is unanswered from now on.
+    fn take_turn(&mut self, turn: Turn) {
+        self.waiting = None;
+        if let Some(first) = self.outbox.front() {
+            self.unanswered.insert(first.nonce, (turn, Instant::now()));
+        }
+    }
+
+    /// When to look whether others wait for an answer of this Envoy that is late.
+    fn late_at(&self) -> Option<Instant> {
+        let oldest = self.unanswered.values().map(|(_, at)| *at).min()?;
+        Some((oldest + ANSWER_LIMIT).max(Instant::now() + LATE_LOOK))
+    }
+
+    fn look_at_late(&mut self) {
+        let now = Instant::now();
+        let mut sent = self.unanswered.values().map(|(_, at)| *at);
+        if self.budget.is_waited_for() && sent.any(|at| at + ANSWER_LIMIT <= now) {
+            warn!(gateway = %self.gateway, "an Envoy does not answer, and others wait for it");
+            self.server.metrics.denied(Denied::Responses);
+            let text = format!("no answer to a response within {ANSWER_LIMIT:?}");
+            self.end = Some(Status::deadline_exceeded(text));
+        }
+    }
+
+    fn take_served(&mut self) {
+        let served = self.served.borrow_and_update().clone();
+        self.step(Input::Served(served));
     }
 
     fn take_snapshot(&mut self) {
@@ -288,6 +399,12 @@ impl Session {
             .get(&self.gateway)
             .cloned();
         let Some(newest) = newest else { return };
+        if !is_of(&self.peer, &newest) {
+            let status = denied(&self.gateway);
+            self.server.deny(&self.peer, &status);
+            self.end = Some(status);
+            return;
+        }
         if !self
             .given
             .as_ref()
@@ -310,6 +427,9 @@ impl Session {
             let text = format!("more than {MAX_NAMES} names of resources, or too long ones");
             self.end = Some(Status::resource_exhausted(text));
             return;
+        }
+        if let Some(nonce) = request.nonce {
+            self.unanswered.remove(&nonce);
         }
         self.step(Input::Request(request));
     }
@@ -338,7 +458,28 @@ impl Session {
                 }
             }
         }
-        self.server.proxies.update(self.id, &self.ads);
+        if self.names.set(self.ads.bytes_of_names()) == Err(Full) {
+            warn!(gateway = %self.gateway, "the Envoys of a Gateway name too many resources together");
+            self.server.metrics.denied(Denied::Names);
+            let text = "the Envoys of this Gateway name too many resources together";
+            self.end = Some(Status::resource_exhausted(text));
+        }
+        self.server.proxies.update(self.id, self.ads.report());
+    }
+}
+
+/// The turn of who waits for one.
+async fn next_turn(waiting: &mut Option<BoxFuture<'static, Turn>>) -> Turn {
+    match waiting {
+        Some(waiting) => waiting.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -18,7 +18,7 @@ const MOST_DOUBLINGS: u32 = 9;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct TypeState {
-    opened: bool,
+    pub(super) opened: bool,
     /// The subscription to all there are has had no response yet. Envoy waits for one, even an empty one, before it
     /// goes on to the next type and gets ready.
     pub(super) unanswered: bool,
@@ -30,6 +30,8 @@ pub(super) struct TypeState {
     pub(super) in_flight: Option<InFlight>,
     /// One of these was refused and Envoy did not say which.
     pub(super) one_by_one: BTreeSet<String>,
+    /// Changes with what Envoy has and asks for.
+    pub(super) revision: u64,
 }
 
 /// A response without ACK yet.
@@ -66,6 +68,9 @@ impl TypeState {
     ) {
         let first = !self.opened;
         self.opened = true;
+        if !(subscribe.is_empty() && unsubscribe.is_empty() && initial.is_empty()) {
+            self.revision += 1;
+        }
         let has_wildcard = matches!(kind, Kind::Cluster | Kind::Listener);
         if has_wildcard && (first && subscribe.is_empty() || subscribe.iter().any(|n| n == "*")) {
             self.unanswered |= !self.wildcard;
@@ -114,12 +119,14 @@ impl TypeState {
 
     pub(super) fn acknowledge(&mut self, name: String, version: u64) {
         if self.wildcard || self.subscribed.contains(&name) {
+            self.revision += 1;
             self.known.insert(name, Some(version));
         }
     }
 
     /// Envoy knows that there is none.
     pub(super) fn forget(&mut self, name: String) {
+        self.revision += 1;
         if !self.wildcard && self.subscribed.contains(&name) {
             self.known.insert(name, None);
         } else {

@@ -1,6 +1,5 @@
 //! The protocol step by step.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,7 +137,7 @@ impl Obedient {
 
 /// A stream whose Envoy has the snapshot.
 fn mk_settled(snapshot: &Arc<Snapshot>) -> Ads {
-    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    let mut ads = Ads::new(DELAY);
     let mut envoy = Obedient::default();
     ads.on(Input::Snapshot(Arc::clone(snapshot)), ms(0));
     for kind in [Kind::Cluster, Kind::Listener] {
@@ -151,7 +150,7 @@ fn mk_settled(snapshot: &Arc<Snapshot>) -> Ads {
 
 #[test]
 fn new_envoy_gets_clusters_endpoints_listeners_routes() {
-    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    let mut ads = Ads::new(DELAY);
     let mut envoy = Obedient::default();
     assert_eq!(ads.on(subscribe(Kind::Cluster, &[]), ms(0)), []);
     let effects = ads.on(Input::Snapshot(mk_snapshot(&[("a", "1")], "x")), ms(0));
@@ -167,7 +166,7 @@ fn new_envoy_gets_clusters_endpoints_listeners_routes() {
 /// Envoy asks for listeners only once it has had a response of clusters, and is not ready before either.
 #[test]
 fn an_empty_snapshot_is_answered_once_for_each_wildcard() {
-    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    let mut ads = Ads::new(DELAY);
     ads.on(Input::Snapshot(Arc::default()), ms(0));
     let clusters = ads.on(subscribe(Kind::Cluster, &[]), ms(0));
     assert_eq!(brief(&clusters), ["cds"]);
@@ -308,6 +307,45 @@ fn slow_ack_delays_the_next_step_by_two_seconds_at_most() {
     assert_eq!(brief(&ads.on(Input::Tick, ms(2_000))), ["rds +edge/80"]);
 }
 
+/// Pods come and go faster than this Envoy acknowledges their assignments.
+#[test]
+fn assignments_that_change_fast_do_not_hold_back_listeners_and_routes() {
+    let (clusters, import) = (("a", "1"), ("import/ns/x", "1"));
+    let mut ads = mk_settled(&mk_snapshot(&[clusters, import], "x"));
+    let mut next = (*mk_snapshot(&[clusters, import], "x")).clone();
+    for kind in [&mut next.listeners, &mut next.routes] {
+        kind.insert("edge/443".to_owned(), mk_resource("new", false));
+    }
+    let table = mk_resource("a", false);
+    next.routes.insert("edge/80".to_owned(), table);
+    let mut log = Vec::new();
+    let mut unanswered: Vec<Response> = Vec::new();
+    for round in 0..30_u64 {
+        for name in ["a", "import/ns/x"] {
+            let hosts = mk_resource(&format!("{round} of {name}"), false);
+            next.endpoints.insert(name.to_owned(), hosts);
+        }
+        let mut effects = ads.on(Input::Snapshot(Arc::new(next.clone())), ms(100 * round));
+        // the answer comes when there is something newer already
+        for response in std::mem::take(&mut unanswered) {
+            let at = ms(100 * round + 50);
+            effects.extend(ads.on(answer(&response, None), at));
+            if response.kind == Kind::Listener {
+                effects.extend(ads.on(subscribe(Kind::Routes, &["edge/443"]), at));
+            }
+        }
+        let responses = sent(&effects);
+        let others = brief(&effects).into_iter();
+        log.extend(others.filter(|line| !line.starts_with("eds")));
+        unanswered.extend(responses.into_iter().cloned());
+        assert!(
+            unanswered.iter().any(|one| one.kind == Kind::Endpoints),
+            "assignments are always on their way"
+        );
+    }
+    assert_eq!(log, ["lds +edge/443", "rds +edge/443", "rds +edge/80"]);
+}
+
 #[test]
 fn stale_nonce_acknowledges_nothing() {
     let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
@@ -324,7 +362,7 @@ fn stale_nonce_acknowledges_nothing() {
 fn reconnecting_envoy_gets_the_differences() {
     let old = mk_snapshot(&[("a", "1"), ("b", "1")], "x");
     let new = mk_snapshot(&[("a", "1"), ("b", "2")], "x");
-    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    let mut ads = Ads::new(DELAY);
     ads.on(Input::Snapshot(new), ms(0));
     let versions = |kind: Kind| {
         let all = old.of(kind).iter();
@@ -360,7 +398,7 @@ fn name_that_is_asked_for_and_not_there_is_told_so_once() {
 fn large_snapshot_comes_in_parts() {
     let names: Vec<String> = (0..=BATCH).map(|n| format!("c{n:04}")).collect();
     let clusters: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
-    let mut ads = Ads::new(DELAY, BTreeSet::new());
+    let mut ads = Ads::new(DELAY);
     ads.on(Input::Snapshot(mk_snapshot(&clusters, "x")), ms(0));
     let effects = ads.on(subscribe(Kind::Cluster, &[]), ms(0));
     let first = sent(&effects)[0].clone();

@@ -1,12 +1,13 @@
 //! What the state of a stream says: nothing here changes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::xds::{Kind, Resource, names};
 use moment::Moment;
 
-use super::{ACK_LIMIT, Ads, Request, TypeState, is_edge, ready};
+use super::stage::{Due, Stage, is_edge, leads_to_hops};
+use super::{ACK_LIMIT, Ads, Request, TypeState, ready};
 
 /// Names that one Envoy may have asked for, of all types: those of 10,000 clusters with their assignments, listeners and route
 /// tables.
@@ -14,6 +15,20 @@ pub(crate) const MAX_NAMES: usize = 40_000;
 
 /// Their bytes: 200 for each.
 pub(crate) const MAX_NAME_BYTES: usize = 8_000_000;
+
+/// What a kept name costs beside its bytes.
+const NAME: usize = 64;
+
+/// What the stream tells of its Envoy.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// It has all it can have of the newest snapshot.
+    pub(crate) current: bool,
+    /// Acknowledged versions by name, of each type for which something may have changed.
+    pub(crate) acknowledged: Vec<(Kind, Arc<BTreeMap<String, u64>>)>,
+    /// The edges that it serves, if it is ready.
+    pub(crate) served: BTreeSet<String>,
+}
 
 impl Ads {
     /// Whether the request names more than one Envoy has a use for.
@@ -28,24 +43,84 @@ impl Ads {
         count > MAX_NAMES || bytes > MAX_NAME_BYTES
     }
 
-    /// Whether Envoy can serve an edge of its Gateway, or there is none to serve.
-    pub(super) fn serves(&self) -> bool {
-        let Some(snapshot) = &self.snapshot else {
+    /// Bytes of the names that are kept for this stream.
+    pub(super) fn bytes_of_names(&mut self) -> usize {
+        for (state, (revision, bytes)) in self.types.iter().zip(&mut self.counted) {
+            if *revision != Some(state.revision) {
+                *revision = Some(state.revision);
+                // what Envoy has is kept for the pages as well
+                let held = 2 * cost(size(state.known.keys()));
+                *bytes = cost(size(state.subscribed.iter())) + held;
+            }
+        }
+        let of_types: usize = self.counted.iter().map(|(_, bytes)| bytes).sum();
+        let of_others = [
+            size(self.quarantine.iter().map(|(_, name, _)| name)),
+            size(self.repush.iter()),
+            size(self.awaited.keys()),
+            size(self.doomed.keys()),
+        ];
+        of_types + of_others.map(cost).iter().sum::<usize>()
+    }
+
+    /// What has changed since the last report, or may have.
+    pub(super) fn report(&mut self) -> Report {
+        let revisions = self.types.each_ref().map(|state| Some(state.revision));
+        let changed = Kind::ALL
+            .into_iter()
+            .filter(|kind| self.reported[*kind as usize] != revisions[*kind as usize]);
+        let acknowledged = changed.map(|kind| (kind, Arc::new(self.acknowledged(kind))));
+        let report = Report {
+            current: self.is_current(),
+            acknowledged: acknowledged.collect(),
+            served: if self.is_ready() {
+                self.edges().0
+            } else {
+                BTreeSet::new()
+            },
+        };
+        self.reported = revisions;
+        report
+    }
+
+    /// Envoy has the table that makes it ready.
+    pub(super) fn is_ready(&self) -> bool {
+        let routes = &self.types[Kind::Routes as usize].known;
+        routes.get(ready::READY).is_some_and(Option::is_some)
+    }
+
+    /// Envoy serves an edge, but not all, so that time alone may make it ready.
+    pub(super) fn waits_to_be_ready(&self) -> bool {
+        let asks = &self.types[Kind::Routes as usize].subscribed;
+        asks.contains(ready::READY) && !self.is_ready() && !self.edges().0.is_empty()
+    }
+
+    /// Whether Envoy may take requests: it serves all edges of its Gateway; or some, and no other Envoy that takes requests
+    /// serves more.
+    pub(super) fn may_be_ready(&self) -> bool {
+        if self.snapshot.is_none() {
             return false;
-        };
-        let accepted = |kind: Kind| {
+        }
+        let (served, lacking) = self.edges();
+        lacking.is_empty()
+            || self.is_patient && !served.is_empty() && self.served.is_disjoint(&lacking)
+    }
+
+    /// The edges of the snapshot that Envoy serves, in whichever version, and those that it does not.
+    fn edges(&self) -> (BTreeSet<String>, BTreeSet<String>) {
+        let held = |kind: Kind| {
             let known = self.types[kind as usize].known.iter();
-            known.filter(|(_, version)| version.is_some())
+            known
+                .filter(|(_, version)| version.is_some())
+                .map(|(name, _)| name)
         };
-        let has = |edge: &str| accepted(Kind::Listener).any(|(name, _)| name == edge);
-        let routes =
-            |edge: &str| accepted(Kind::Routes).any(|(name, _)| names::is_table_of(name, edge));
-        let mut edges = snapshot
-            .listeners
-            .keys()
-            .filter(|name| is_edge(name))
-            .peekable();
-        edges.peek().is_none() || edges.any(|name| has(name) && routes(name))
+        let serves = |edge: &String| {
+            held(Kind::Listener).any(|name| name == edge)
+                && held(Kind::Routes).any(|table| names::is_table_of(table, edge))
+        };
+        let snapshot = self.snapshot.iter();
+        let edges = snapshot.flat_map(|snapshot| snapshot.listeners.keys());
+        edges.filter(|name| is_edge(name)).cloned().partition(serves)
     }
 
     /// What Envoy has and the snapshot has not.
@@ -74,22 +149,37 @@ impl Ads {
         });
         refused.any(|(kind, name, _)| match kind {
             Kind::Routes => routes.contains(name),
-            Kind::Endpoints => name.starts_with("import/") || name.starts_with("hopped/"),
+            Kind::Endpoints => leads_to_hops(name),
             Kind::Cluster | Kind::Secret | Kind::Listener => false,
         })
     }
 
-    /// Each resource of the type is acknowledged or at least on its way.
-    pub(super) fn all_sent(&self, kind: Kind) -> bool {
-        let sent = self.types[kind as usize].in_flight.as_ref();
+    /// The stage of a resource as it would be sent now.
+    fn stage(&self, kind: Kind, name: &str) -> Stage {
+        let is_held = self.types[kind as usize].known.contains_key(name);
+        let again = kind == Kind::Endpoints && self.repush.contains(name);
+        Stage::of(kind, name, is_held && !again)
+    }
+
+    /// Each resource of the stage is acknowledged or at least on its way.
+    pub(super) fn is_sent(&self, stage: Stage, due: &Due) -> bool {
+        let sent = self.types[stage.kind() as usize].in_flight.as_ref();
         let is_sent = |name: &String, resource: &Option<Arc<Resource>>| {
             let version = resource.as_ref().map(|resource| resource.version);
             sent.is_some_and(|sent| sent.resources.get(name).copied() == version)
         };
-        let pending = self.pending(kind, |_| true);
-        pending
-            .iter()
-            .all(|(name, resource)| is_sent(name, resource))
+        let mut due = due.get(&stage).into_iter().flatten();
+        due.all(|(name, resource)| is_sent(name, resource))
+    }
+
+    /// Nothing of the stage is on its way, or for longer than we wait.
+    pub(super) fn is_settled(&self, stage: Stage, now: Moment) -> bool {
+        let kind = stage.kind();
+        let sent = self.types[kind as usize].in_flight.as_ref();
+        sent.is_none_or(|sent| {
+            let mut names = sent.resources.keys();
+            sent.at.plus(ACK_LIMIT) <= now || !names.any(|name| self.stage(kind, name) == stage)
+        })
     }
 
     /// Nothing of the type is on its way, or for longer than we wait.
@@ -98,26 +188,22 @@ impl Ads {
         sent.is_none_or(|sent| sent.at.plus(ACK_LIMIT) <= now)
     }
 
-    /// Resources to send, quarantined ones left out; `None`: Envoy asked for one there is not.
-    pub(super) fn pending(
-        &self,
-        kind: Kind,
-        wanted: impl Fn(&str) -> bool,
-    ) -> BTreeMap<String, Option<Arc<Resource>>> {
+    /// Resources that Envoy lacks, quarantined ones left out, also those on their way; `None`: it asked for one there is not.
+    pub(super) fn due(&self, kind: Kind) -> Due {
+        let mut due = Due::new();
         let Some(snapshot) = &self.snapshot else {
-            return BTreeMap::new();
+            return due;
         };
         let (state, all) = (&self.types[kind as usize], snapshot.of(kind));
-        let mut pending = BTreeMap::new();
         let candidates: Vec<&String> = if state.wildcard {
             all.keys().collect()
         } else {
             state.subscribed.iter().collect()
         };
-        for name in candidates.into_iter().filter(|name| wanted(name)) {
+        for name in candidates {
             let known = state.known.get(name);
             let is_ready = kind == Kind::Routes && name == ready::READY;
-            if is_ready && !self.serves() {
+            if is_ready && !self.may_be_ready() {
                 continue; // it is sent later, and is not absent
             }
             let found = if is_ready {
@@ -125,24 +211,30 @@ impl Ads {
             } else {
                 all.get(name)
             };
-            match found {
+            let lacks = match found {
                 Some(resource) => {
                     let again = kind == Kind::Endpoints && self.repush.contains(name);
-                    let has = known == Some(&Some(resource.version));
-                    let id = (kind, name.clone(), resource.version);
                     let later = kind == Kind::Listener && self.retries.holds(name);
-                    if (again || !has) && !later && !self.quarantine.contains(&id) {
-                        pending.insert(name.clone(), Some(Arc::clone(resource)));
-                    }
+                    (again || known != Some(&Some(resource.version)))
+                        && !later
+                        && !self
+                            .quarantine
+                            .contains(&(kind, name.clone(), resource.version))
                 }
-                None if known.is_none() => {
-                    pending.insert(name.clone(), None);
-                }
-                None => {}
+                None => known.is_none(),
+            };
+            if lacks {
+                let of_stage = due.entry(self.stage(kind, name)).or_default();
+                of_stage.insert(name.clone(), found.cloned());
             }
         }
-        pending
+        due
     }
+}
+
+/// The cost of so many names, with their bytes.
+fn cost((count, bytes): (usize, usize)) -> usize {
+    count * NAME + bytes
 }
 
 pub(super) fn larger(a: (usize, usize), b: (usize, usize)) -> (usize, usize) {

@@ -27,11 +27,12 @@ use crate::metrics::AdsMetrics;
 use crate::model::{Settings, build};
 use crate::select::Selection;
 use crate::world::{Endpoints, World};
-use crate::xds::ads::connections::{Limits, Trust, serve};
+use crate::xds::ads::budget::{Budgets, Limits};
+use crate::xds::ads::connections::{Trust, serve};
 use crate::xds::ads::proxies::Proxies;
 use crate::xds::ads::server::{AdsServer, Snapshots};
 use crate::xds::proto::listener::Listener;
-use crate::xds::{Options, Resource, Snapshot, assign, translate};
+use crate::xds::{Options, Resource, Snapshot, assign, names, translate};
 use moment::Clock;
 
 use crate::xds::tests::find_envoy;
@@ -63,9 +64,9 @@ pub(super) struct Bed {
     ads: (SocketAddr, AbortHandle),
     /// Of a bed with TLS.
     pub(super) credentials: Option<Credentials>,
-    /// Envoy is sent edges that it refuses.
-    pub(super) is_spoiled: bool,
+    pub(super) edges: Edges,
     pub(super) proxies: Proxies,
+    pub(super) metrics: AdsMetrics,
     pub(super) world: World,
     pub(super) endpoints: Endpoints,
     pub(super) settings: Settings,
@@ -86,6 +87,26 @@ pub(super) struct Envoy {
     _directory: tempfile::TempDir,
 }
 
+/// How Envoy and its configuration meet.
+pub(super) enum Channel {
+    /// Without TLS, where nobody else reads it.
+    Private,
+    /// Without TLS.
+    Shared,
+    /// With TLS.
+    Secure(Credentials),
+}
+
+/// The edges that Envoy is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Edges {
+    Good,
+    /// It refuses them.
+    Spoiled,
+    /// It refuses that of this port.
+    SpoiledOf(u16),
+}
+
 /// What a client got.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
@@ -98,7 +119,7 @@ pub(super) struct Answer {
 
 impl Bed {
     pub(super) async fn start(change: impl FnOnce(&mut World)) -> Self {
-        let bed = Self::launch(change, None, false, true).await;
+        let bed = Self::launch(change, Channel::Private, Edges::Good).await;
         bed.wait("the edge answers", || async {
             let edge = (Ipv4Addr::LOCALHOST, bed.edge);
             TcpStream::connect(edge).await.is_ok()
@@ -107,13 +128,17 @@ impl Bed {
         bed
     }
 
-    /// The same, but Envoy need not serve anything yet, and others may read what it is sent where that is not private.
+    /// The same, but Envoy need not serve anything yet.
     pub(super) async fn launch(
         change: impl FnOnce(&mut World),
-        credentials: Option<Credentials>,
-        is_spoiled: bool,
-        is_private: bool,
+        channel: Channel,
+        edges: Edges,
     ) -> Self {
+        let (credentials, is_private) = match channel {
+            Channel::Private => (None, true),
+            Channel::Shared => (None, false),
+            Channel::Secure(credentials) => (Some(credentials), false),
+        };
         let binary = find_envoy();
         let (edge, pods, picker) = (free_port().await, free_port().await, free_port().await);
         let mut world = mk_world();
@@ -164,7 +189,8 @@ impl Bed {
         let proxies = Proxies::default();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let ads = listener.local_addr().unwrap();
-        let server = mk_server(newest, proxies.clone(), is_private);
+        let metrics = AdsMetrics::default();
+        let server = mk_server(newest, proxies.clone(), metrics.clone(), is_private);
         let serving = tasks.spawn(serve_on(listener, server, credentials.clone()));
         let bed = Self {
             envoy: Envoy::start(&binary, ads, credentials.as_ref()).await,
@@ -172,8 +198,9 @@ impl Bed {
             snapshots,
             ads: (ads, serving),
             credentials,
-            is_spoiled,
+            edges,
             proxies,
+            metrics,
             world,
             endpoints,
             settings,
@@ -196,7 +223,12 @@ impl Bed {
         let (address, serving) = &self.ads;
         serving.abort();
         let listener = bind(*address).await;
-        let server = mk_server(self.snapshots.subscribe(), self.proxies.clone(), false);
+        let server = mk_server(
+            self.snapshots.subscribe(),
+            self.proxies.clone(),
+            self.metrics.clone(),
+            false,
+        );
         let serving = serve_on(listener, server, self.credentials.clone());
         self.ads.1 = self.tasks.spawn(serving);
     }
@@ -211,19 +243,14 @@ impl Bed {
             .sum()
     }
 
+    /// Another Envoy of the same Gateway.
+    pub(super) async fn another_envoy(&self) -> Envoy {
+        Envoy::start(&find_envoy(), self.ads.0, self.credentials.as_ref()).await
+    }
+
     /// The status of a probe; none without an answer in a second, as a kubelet waits for it.
     pub(super) async fn probe(&self) -> Option<u16> {
-        let exchange = async {
-            let ready = (Ipv4Addr::LOCALHOST, self.envoy.ready);
-            let mut stream = TcpStream::connect(ready).await.ok()?;
-            let request = b"GET /ready HTTP/1.1\r\nhost: any\r\nconnection: close\r\n\r\n";
-            stream.write_all(request).await.ok()?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).await.ok()?;
-            let answer = String::from_utf8(answer).ok()?;
-            answer.split(' ').nth(1)?.parse().ok()
-        };
-        timeout(Duration::from_secs(1), exchange).await.ok()?
+        self.envoy.probe().await
     }
 
     pub(super) fn publish(&self) {
@@ -233,14 +260,12 @@ impl Bed {
         let made: BTreeMap<_, Arc<Snapshot>> = models
             .iter()
             .map(|model| {
-                let mut snapshot = assign(
-                    &translate(model, &self.options),
-                    &self.endpoints,
-                    &selection,
-                );
-                if self.is_spoiled {
-                    snapshot.listeners.iter_mut().for_each(spoil);
-                }
+                let plan = translate(model, &self.options);
+                let mut snapshot = assign(&plan, &self.endpoints, &selection);
+                let listeners = snapshot.listeners.iter_mut();
+                listeners
+                    .filter(|(name, _)| self.edges.is_spoiled(name))
+                    .for_each(spoil);
                 (model.key.clone(), Arc::new(snapshot))
             })
             .collect();
@@ -469,6 +494,32 @@ impl Envoy {
             _directory: directory,
         }
     }
+
+    pub(super) async fn probe(&self) -> Option<u16> {
+        let exchange = async {
+            let ready = (Ipv4Addr::LOCALHOST, self.ready);
+            let mut stream = TcpStream::connect(ready).await.ok()?;
+            let request = b"GET /ready HTTP/1.1\r\nhost: any\r\nconnection: close\r\n\r\n";
+            stream.write_all(request).await.ok()?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.ok()?;
+            let answer = String::from_utf8(answer).ok()?;
+            answer.split(' ').nth(1)?.parse().ok()
+        };
+        timeout(Duration::from_secs(1), exchange).await.ok()?
+    }
+}
+
+// === impl Edges ===
+
+impl Edges {
+    fn is_spoiled(self, listener: &str) -> bool {
+        match self {
+            Self::Good => false,
+            Self::Spoiled => listener.starts_with("edge/"),
+            Self::SpoiledOf(port) => listener == names::edge(port),
+        }
+    }
 }
 
 impl Drop for Envoy {
@@ -481,15 +532,16 @@ impl Drop for Envoy {
 fn mk_server(
     snapshots: watch::Receiver<Snapshots>,
     proxies: Proxies,
+    metrics: AdsMetrics,
     private_channel: bool,
 ) -> AdsServer {
     AdsServer {
         snapshots,
         proxies,
-        metrics: AdsMetrics::default(),
+        metrics,
         clock: Clock::start(),
         removal_delay: Duration::from_millis(200),
-        limits: Limits::default(),
+        budgets: Budgets::new(Limits::default()),
         drain: CancellationToken::new(),
         private_channel,
     }
@@ -501,19 +553,17 @@ async fn serve_on(listener: TcpListener, server: AdsServer, credentials: Option<
         None => (Acceptor::plaintext(), Trust::Anyone),
     };
     let never = std::future::pending();
-    let served = serve(server, listener, acceptor, trust, Limits::default(), never).await;
+    let served = serve(server, listener, acceptor, trust, never).await;
     served.unwrap();
 }
 
-/// An edge becomes one that Envoy refuses.
+/// A listener becomes one that Envoy refuses.
 fn spoil((name, resource): (&String, &mut Arc<Resource>)) {
-    if name.starts_with("edge/") {
-        let listener = Listener {
-            name: name.clone(),
-            ..Listener::default()
-        };
-        *resource = Resource::new(&listener, false);
-    }
+    let listener = Listener {
+        name: name.clone(),
+        ..Listener::default()
+    };
+    *resource = Resource::new(&listener, false);
 }
 
 /// A port that no other test of this process gets. It is below those that the system gives to connections, which would take it

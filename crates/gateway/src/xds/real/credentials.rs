@@ -18,14 +18,17 @@ pub(super) struct Credentials {
     authority: Authority,
     directory: Arc<TempDir>,
     generation: u32,
+    /// Of the Gateway that the certificate is made for.
+    uid: String,
 }
 
 impl Credentials {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(uid: &str) -> Self {
         let credentials = Self {
             authority: Authority::make(now()).unwrap().0,
             directory: Arc::new(tempfile::tempdir().unwrap()),
             generation: 0,
+            uid: uid.to_owned(),
         };
         credentials.write();
         credentials
@@ -34,6 +37,13 @@ impl Credentials {
     /// The same files, of another authority.
     pub(super) fn replace(&mut self) {
         self.authority = Authority::make(now()).unwrap().0;
+        self.generation += 1;
+        self.write();
+    }
+
+    /// The same authority signs for a Gateway of this UID.
+    pub(super) fn renew(&mut self, uid: &str) {
+        uid.clone_into(&mut self.uid);
         self.generation += 1;
         self.write();
     }
@@ -55,6 +65,7 @@ impl Credentials {
         let identity = Identity {
             cluster: "west".to_owned(),
             gateway: Key::new("ns", "gw"),
+            uid: self.uid.clone(),
         };
         let issued = self.authority.issue_client(&identity, now()).unwrap();
         let directory = self.directory.path();

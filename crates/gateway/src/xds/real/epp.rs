@@ -31,6 +31,8 @@ pub(super) enum Behaviour {
     Nothing,
     /// Answers the request itself with this status and [`REFUSAL`].
     Refuse(i32),
+    /// Answers by a message that says nothing.
+    Empty,
     /// Never answers.
     Hang,
 }
@@ -106,6 +108,7 @@ impl Epp {
                 state.headers.extend(names(headers.headers));
                 match behaviour {
                     Behaviour::Hang => return None,
+                    Behaviour::Empty => return Some(wire::ProcessingResponse::default()),
                     Behaviour::Refuse(code) => To::ImmediateResponse(wire::ImmediateResponse {
                         status: Some(HttpStatus { code }),
                         headers: Some(json_headers()),

@@ -89,6 +89,34 @@ async fn errors_of_envoy_are_objects_that_clients_of_models_parse() {
     assert!(!answer.head.contains("application/json"), "{answer:?}");
 }
 
+/// As of a picker that answers in a newer form of the protocol, which this Envoy does not know.
+#[rstest]
+#[case::pool("/pool", EPP, POD_B)]
+#[case::import("/import", REMOTE_EPP, REMOTE_POD)]
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_of_a_picker_that_cannot_be_used_is_an_error_with_a_body(
+    #[case] path: &str,
+    #[case] of: Ipv4Addr,
+    #[case] pod: Ipv4Addr,
+) {
+    let mut bed = Bed::start(|_| {}).await;
+    let pick = bed.at(pod);
+    let epp = bed.epp(of, pick).await;
+    bed.until(path, 200).await;
+    let no_header = Behaviour::PickAndSet(format!("{pod}:{}", bed.pods), "x-any", "a\nb");
+    for behaviour in [Behaviour::Empty, no_header] {
+        epp.set(behaviour.clone());
+        for bytes in [0, 1000] {
+            let answer = bed.post(path, bytes).await;
+            assert_eq!(
+                kind(&answer),
+                (503, "endpoint-picker-failed".to_owned()),
+                "{behaviour:?}, {bytes} bytes: {answer:?}"
+            );
+        }
+    }
+}
+
 /// Clients that first try an upgrade use HTTP after this status, and after others only when they have tried for a while.
 #[tokio::test(flavor = "multi_thread")]
 async fn websocket_is_answered_by_the_status_after_which_clients_use_http() {

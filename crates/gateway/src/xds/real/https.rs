@@ -17,7 +17,7 @@ use crate::fixture::{key, mk_https_listener};
 use crate::world::secrets::mk_certificate;
 use crate::world::{BadSecret, World};
 
-use super::bed::{Answer, Bed, LIMIT, free_port};
+use super::bed::{Answer, Bed, Channel, Edges, LIMIT, free_port};
 
 /// A client that trusts one authority alone.
 struct Client {
@@ -178,13 +178,8 @@ async fn listener_without_a_certificate_does_not_disturb_its_neighbours() {
 #[tokio::test(flavor = "multi_thread")]
 async fn key_is_not_sent_where_others_can_read_it() {
     let (port, cas) = (free_port().await, [Ca::new("a"), Ca::new("b")]);
-    let bed = Bed::launch(
-        |world| listen(world, port, [&cas[0], &cas[1]]),
-        None,
-        false,
-        false,
-    )
-    .await;
+    let listens = |world: &mut World| listen(world, port, [&cas[0], &cas[1]]);
+    let bed = Bed::launch(listens, Channel::Shared, Edges::Good).await;
     let client = Client::new(port, &cas[0]);
     bed.wait("Envoy has the listener", || async {
         let envoys = bed.proxies.connected();

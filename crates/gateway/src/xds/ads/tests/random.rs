@@ -246,7 +246,7 @@ proptest! {
     ) {
         let mut now = 0;
         let mut refused = BTreeSet::new();
-        let mut ads = Ads::new(Duration::from_secs(3), BTreeSet::new());
+        let mut ads = Ads::new(Duration::from_secs(3));
         let mut envoy = Wilful::new();
         let mut snapshot = snapshot_of(&BTreeMap::new(), 0, false);
         let mut first = vec![Input::Snapshot(Arc::clone(&snapshot))];
@@ -273,7 +273,7 @@ proptest! {
                 }
                 Step::Reconnect => {
                     envoy.unanswered.clear();
-                    ads = Ads::new(Duration::from_secs(3), refused.clone());
+                    ads = Ads::new(Duration::from_secs(3));
                     let mut hello = vec![Input::Snapshot(Arc::clone(&snapshot))];
                     hello.extend(envoy.hello());
                     hello

@@ -25,16 +25,15 @@ fn named_resource_is_quarantined_and_the_others_taken_as_applied() {
     };
     assert_eq!((refusal.kind, refusal.name.as_str()), (Kind::Cluster, "b"));
     assert!(ads.acknowledged(Kind::Cluster).contains_key("a"));
-    // Never again unchanged, also not to the next stream; changed it is sent.
-    let refused = BTreeSet::from([(Kind::Cluster, "b".to_owned(), refusal.version)]);
-    let mut next = Ads::new(DELAY, refused);
+    // Never again unchanged on this stream; the next one is asked anew, and changed it is sent.
+    let mut next = Ads::new(DELAY);
     next.on(
         Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "1")], "x")),
         ms(0),
     );
     assert_eq!(
         brief(&next.on(subscribe(Kind::Cluster, &[]), ms(0))),
-        ["cds +a"]
+        ["cds +a +b"]
     );
     let effects = ads.on(
         Input::Snapshot(mk_snapshot(&[("a", "1"), ("b", "2")], "x")),
@@ -137,6 +136,42 @@ fn nothing_goes_that_a_refused_table_may_use_in_its_older_version() {
         Vec::<String>::new()
     );
     assert_eq!(brief(&ads.on(Input::Tick, ms(4_030_000))), ["cds -b"]);
+}
+
+/// An Envoy that connects again asks for listeners before it asks for their tables, of which it serves an older one.
+#[test]
+fn nothing_goes_on_a_new_stream_that_a_refused_table_may_use() {
+    let hop = "hop/ns/x/@pool";
+    let mut old = (*mk_snapshot(&[("hopped/ns/x", "1")], "hop")).clone();
+    old.listeners.insert(hop.into(), mk_resource("hop", false));
+    old.routes.insert(hop.into(), mk_resource("", false));
+    let new = mk_snapshot(&[], "x");
+    let mut ads = Ads::new(DELAY);
+    ads.on(Input::Snapshot(new), ms(0));
+    let mut log = Vec::new();
+    for (kind, names) in [
+        (Kind::Cluster, &[][..]),
+        (Kind::Endpoints, &["hopped/ns/x"]),
+        (Kind::Listener, &[]),
+        (Kind::Routes, &["edge/80", hop]),
+    ] {
+        let Input::Request(mut request) = subscribe(kind, names) else {
+            continue;
+        };
+        let held = old.of(kind).iter();
+        let held = held.map(|(name, resource)| (name.clone(), resource.version));
+        request.initial = held.collect();
+        let effects = ads.on(Input::Request(request), ms(1));
+        log.extend(brief(&effects));
+        if kind == Kind::Routes {
+            let effects = ads.on(answer(sent(&effects)[0], Some("edge/80: bad")), ms(2));
+            assert_eq!(refused(&effects).len(), 1);
+            log.extend(brief(&effects));
+        }
+    }
+    log.extend(brief(&ads.on(Input::Tick, ms(3_600_000))));
+    // the first answers of both wildcards are empty
+    assert_eq!(log, ["cds", "lds", "rds +edge/80"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -28,8 +29,9 @@ use super::mk_snapshot;
 use crate::metrics::AdsMetrics;
 use crate::pki::{Authority, Identity};
 use crate::world::Key;
-use crate::xds::Kind;
-use crate::xds::ads::connections::{Limits, Trust, serve};
+use crate::xds::{Kind, Snapshot};
+use crate::xds::ads::budget::{Budgets, Limits};
+use crate::xds::ads::connections::{Trust, serve};
 use crate::xds::ads::proxies::Proxies;
 use crate::xds::ads::server::AdsServer;
 use crate::xds::ads::view::MAX_NAMES;
@@ -39,6 +41,7 @@ use crate::xds::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse
 use moment::Clock;
 
 const NOW: u64 = 1_800_000_000;
+const UID: &str = "uid-1";
 const HOST: &str = "isthmus-gateway.isthmus-system.svc";
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -47,7 +50,7 @@ struct Port {
     address: SocketAddr,
     authority: Authority,
     proxies: Proxies,
-    _snapshots: watch::Sender<crate::xds::ads::server::Snapshots>,
+    snapshots: watch::Sender<crate::xds::ads::server::Snapshots>,
     _tasks: JoinSet<()>,
 }
 
@@ -56,7 +59,7 @@ struct Port {
 enum Shown {
     Nothing,
     Foreign,
-    /// Of a cluster and a Gateway.
+    /// Of a cluster and a Gateway; with `*` of one that had its name before.
     Of(&'static str, &'static str),
 }
 
@@ -70,9 +73,7 @@ impl Port {
     async fn open(limits: Limits, is_secure: bool) -> Self {
         let now = crate::pki::now();
         let (authority, _) = Authority::make(now).unwrap();
-        let snapshot = mk_snapshot(&[], "x");
-        let keys = ["gw", "other"].map(|name| (Key::new("ns", name), Arc::clone(&snapshot)));
-        let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::from(keys)));
+        let (snapshots, newest) = watch::channel(Arc::default());
         let proxies = Proxies::default();
         let server = AdsServer {
             snapshots: newest,
@@ -80,7 +81,7 @@ impl Port {
             metrics: AdsMetrics::default(),
             clock: Clock::start(),
             removal_delay: Duration::from_secs(30),
-            limits,
+            budgets: Budgets::new(limits),
             drain: CancellationToken::new(),
             private_channel: false,
         };
@@ -99,16 +100,32 @@ impl Port {
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let never = std::future::pending();
-            let served = serve(server, listener, acceptor, trust, limits, never).await;
+            let served = serve(server, listener, acceptor, trust, never).await;
             served.unwrap();
         });
-        Self {
+        let port = Self {
             address,
             authority,
             proxies,
-            _snapshots: snapshots,
+            snapshots,
             _tasks: tasks,
-        }
+        };
+        port.publish(&mk_snapshot(&[], "x"), UID);
+        port
+    }
+
+    /// Both Gateways have this snapshot, and the first one this UID.
+    fn publish(&self, snapshot: &Snapshot, uid: &str) {
+        let of = |name: &str, uid: &str| {
+            let uid = uid.to_owned();
+            let snapshot = Snapshot {
+                uid,
+                ..snapshot.clone()
+            };
+            (Key::new("ns", name), Arc::new(snapshot))
+        };
+        let all = BTreeMap::from([of("gw", uid), of("other", UID)]);
+        self.snapshots.send_replace(Arc::new(all));
     }
 
     /// A connection, or why there is none: the client's verdict comes before the server's.
@@ -140,7 +157,7 @@ impl Port {
         let pair = match shown {
             Shown::Nothing => None,
             Shown::Foreign => {
-                let uri = "spiffe://west/gateway/ns/gw".try_into().unwrap();
+                let uri = "spiffe://west/gateway/ns/gw/uid-1".try_into().unwrap();
                 let mut params = CertificateParams::default();
                 params.subject_alt_names = vec![rcgen::SanType::URI(uri)];
                 let (certificate, key) = Ca::new("another").sign(params);
@@ -149,7 +166,12 @@ impl Port {
             Shown::Of(cluster, gateway) => {
                 let identity = Identity {
                     cluster: cluster.to_owned(),
-                    gateway: Key::new("ns", gateway),
+                    gateway: Key::new("ns", gateway.trim_end_matches('*')),
+                    uid: if gateway.ends_with('*') {
+                        "uid-0".to_owned()
+                    } else {
+                        UID.to_owned()
+                    },
                 };
                 let issued = self.authority.issue_client(&identity, crate::pki::now());
                 let issued = issued.unwrap();
@@ -194,6 +216,32 @@ async fn begin(channel: Channel, node_cluster: &str) -> Result<Stream, Status> {
 }
 
 impl Stream {
+    /// Asks for so many names of so many bytes.
+    async fn ask(&self, count: usize, length: usize) {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let names = (0..count).map(|_| {
+            let at = ASKED.fetch_add(1, Ordering::Relaxed);
+            format!("{at:0length$}")
+        });
+        let request = DeltaDiscoveryRequest {
+            type_url: Kind::Endpoints.type_url().to_owned(),
+            resource_names_subscribe: names.collect(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        // a stream that has ended says so with its next response
+        let _ = self.requests.send(request).await;
+    }
+
+    /// Acknowledges the first response.
+    async fn answer(&mut self) {
+        let request = DeltaDiscoveryRequest {
+            type_url: Kind::Cluster.type_url().to_owned(),
+            response_nonce: "1".to_owned(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        self.requests.send(request).await.unwrap();
+    }
+
     async fn next(&mut self) -> Result<DeltaDiscoveryResponse, Status> {
         let message = timeout(LIMIT, self.responses.message()).await;
         let message = message.expect("a message in time")?;
@@ -205,6 +253,7 @@ impl Stream {
 #[rstest]
 #[case::its_own(Shown::Of("west", "gw"), "ns/gw", Some(Code::Ok))]
 #[case::another_gateways_node(Shown::Of("west", "gw"), "ns/other", Some(Code::PermissionDenied))]
+#[case::of_a_gateway_that_is_no_more(Shown::Of("west", "gw*"), "ns/gw", Some(Code::PermissionDenied))]
 #[case::no_gateways_node(Shown::Of("west", "gw"), "", Some(Code::InvalidArgument))]
 #[case::of_another_cluster(Shown::Of("east", "gw"), "ns/gw", Some(Code::PermissionDenied))]
 #[case::of_another_authority(Shown::Foreign, "ns/gw", None)]
@@ -265,6 +314,7 @@ async fn connections_and_streams_of_a_gateway_are_bounded() {
     let limits = Limits {
         connections: 100,
         of_gateway: 2,
+        ..Limits::default()
     };
     let port = Port::open(limits, true).await;
     let own = Shown::Of("west", "gw");
@@ -338,6 +388,87 @@ async fn names_of_a_stream_are_bounded(#[case] count: usize, #[case] length: usi
         }
     };
     assert_eq!(end.code(), Code::ResourceExhausted, "{end}");
+}
+
+/// What Envoys of one Gateway send, keep and are sent counts together; those of another one are served on.
+#[rstest]
+#[case::requests(Limits { requests: 200_000, ..Limits::default() })]
+#[case::names(Limits { names: 100_000, ..Limits::default() })]
+#[tokio::test(flavor = "multi_thread")]
+async fn envoys_of_a_gateway_share_a_budget(#[case] limits: Limits) {
+    let port = Port::open(limits, true).await;
+    let channel = port.connect(Shown::Of("west", "gw")).await.unwrap();
+    let mut streams = Vec::new();
+    let mut ends = 0;
+    for _ in 0..4 {
+        let channel = port.connect(Shown::Of("west", "gw")).await.unwrap();
+        let stream = begin(channel, "ns/gw").await.unwrap();
+        stream.ask(300, 100).await;
+        streams.push(stream);
+    }
+    for stream in &mut streams {
+        if let Err(status) = stream.next().await {
+            assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+            ends += 1;
+        }
+    }
+    if limits.names < Limits::default().names {
+        assert_eq!(ends, 2);
+    } else {
+        // each is read at once
+        assert_eq!(ends, 0);
+        let mut large = begin(channel, "ns/gw").await.unwrap();
+        large.ask(3_000, 100).await;
+        let end = large.next().await.err().unwrap();
+        assert_eq!(end.code(), Code::ResourceExhausted, "{end}");
+    }
+    let other = port.connect(Shown::Of("west", "other")).await.unwrap();
+    let mut other = begin(other, "ns/other").await.unwrap();
+    other.ask(300, 100).await;
+    other.next().await.unwrap();
+}
+
+/// One that answers nothing leaves the others of its Gateway without responses, but not for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_envoy_that_does_not_answer_ends_where_others_wait() {
+    let limits = Limits {
+        responses: 10_000,
+        ..Limits::default()
+    };
+    let port = Port::open(limits, true).await;
+    let large = mk_snapshot(&[("a", &"x".repeat(8_000))], "x");
+    port.publish(&large, UID);
+    let channel = port.connect(Shown::Of("west", "gw")).await.unwrap();
+    let mut silent = begin(channel.clone(), "ns/gw").await.unwrap();
+    let waiting = begin(channel, "ns/gw");
+    let other = port.connect(Shown::Of("west", "other")).await.unwrap();
+    begin(other, "ns/other").await.unwrap();
+    let mut waiting = std::pin::pin!(waiting);
+    assert!(futures::poll!(&mut waiting).is_pending());
+    silent.answer().await;
+    waiting.await.unwrap();
+}
+
+/// The Envoys of its namesake are cut off when a Gateway is made anew, on streams that they have and on new ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn connection_of_a_former_gateway_ends() {
+    let port = Port::open(Limits::default(), true).await;
+    let channel = port.connect(Shown::Of("west", "gw")).await.unwrap();
+    let mut stream = begin(channel, "ns/gw").await.unwrap();
+    port.publish(&mk_snapshot(&[("a", "of the new one")], "x"), "uid-2");
+    let end = loop {
+        match stream.next().await {
+            Ok(response) => assert_eq!(response.resources.len(), 0, "{response:?}"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(end.code(), Code::PermissionDenied, "{end}");
+    // the next stream would be on the same connection, with the same certificate
+    let started = tokio::time::Instant::now();
+    while !stream.requests.is_closed() {
+        assert!(started.elapsed() < LIMIT, "the connection is there still");
+        tokio::task::yield_now().await;
+    }
 }
 
 /// What an Envoy with 10,000 clusters sends when it comes back.
