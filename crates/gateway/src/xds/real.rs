@@ -15,6 +15,7 @@ mod control_channel;
 mod credentials;
 mod epp;
 mod errors;
+mod features;
 mod headers;
 mod https;
 mod pod;

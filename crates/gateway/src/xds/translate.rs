@@ -48,10 +48,10 @@ pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
         let made = cluster::service(names::service(key, *port), service.http2);
         plan.cluster(made, Some(source));
     }
-    let limited = limited_pools(model);
+    let hopped = hopped_pools(model);
     for pool in model.pools.values() {
         plan.pool(pool, options);
-        if limited.contains(&pool.key) {
+        if hopped.contains(&pool.key) {
             plan.pool_hop(pool, options);
         }
     }
@@ -61,13 +61,10 @@ pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
     plan
 }
 
-/// Pools in rules with a time limit, which are reached through a hop.
-fn limited_pools(model: &GatewayModel) -> BTreeSet<&crate::world::Key> {
-    let limited = model.rules().filter(|rule| {
-        let limits = [rule.timeouts.request, rule.timeouts.backend];
-        limits.into_iter().flatten().any(|limit| !limit.is_zero())
-    });
-    let backends = limited.flat_map(|rule| rule.action.backends());
+/// Pools that some rule reaches through a hop.
+fn hopped_pools(model: &GatewayModel) -> BTreeSet<&crate::world::Key> {
+    let rules = model.rules().filter(|rule| rule.needs_hop());
+    let backends = rules.flat_map(|rule| rule.action.backends());
     backends
         .filter_map(|weighted| match &weighted.backend {
             Backend::Pool(key) => Some(key),
@@ -98,7 +95,8 @@ impl Plan {
         let epp_name = names::epp(&pool.key);
         let epp = pool.epp.as_ref().map(|epp| (epp_name.as_str(), epp));
         let to = names::pool(&pool.key);
-        self.table(route::hop(&name, &to, epp, pool.fail_open));
+        let limit = Some(options.retry_body_limit);
+        self.table(route::hop(&name, &to, epp, pool.fail_open, limit));
     }
 
     fn import(&mut self, import: &Import, options: &Options) {
@@ -116,7 +114,8 @@ impl Plan {
             );
             self.listener(listener::hop(&name, Hop::UnknownPods, options));
             // Pods that nobody names cannot be invented: this hop always fails closed.
-            self.table(route::hop(&name, &pods, Some((&epp, &usable.epp)), false));
+            let epp_of = Some((epp.as_str(), &usable.epp));
+            self.table(route::hop(&name, &pods, epp_of, false, None));
             self.epp(epp, &usable.epp, options);
             self.cluster(cluster::pods(pods, usable), None);
         }
