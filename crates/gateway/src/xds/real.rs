@@ -18,6 +18,7 @@ mod errors;
 mod features;
 mod headers;
 mod https;
+mod loss;
 mod pod;
 
 use bed::{Bed, EPP, FORBIDDEN, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP};
