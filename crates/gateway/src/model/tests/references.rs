@@ -164,6 +164,20 @@ fn unknown_kind_external_name_and_missing_port_are_bad_references() {
     ));
 }
 
+#[rstest]
+#[case::https("https", "ResolvedRefs=False/UnsupportedProtocol")]
+#[case::websocket("kubernetes.io/wss", "ResolvedRefs=False/UnsupportedProtocol")]
+#[case::plain_websocket("kubernetes.io/ws", "ResolvedRefs=True/ResolvedRefs")]
+#[case::plain_http2("kubernetes.io/h2c", "ResolvedRefs=True/ResolvedRefs")]
+#[case::plain("http", "ResolvedRefs=True/ResolvedRefs")]
+fn service_that_needs_tls_is_no_backend(#[case] protocol: &str, #[case] resolved: &str) {
+    let mut world = mk_world();
+    let service = world.services.get_mut(&key("web")).unwrap();
+    service.ports[0].app_protocol = Some(protocol.into());
+    let said = route_says(&world, "web");
+    assert!(has(&said, resolved), "{said:?}");
+}
+
 #[test]
 fn unsupported_rule_answers_500_and_others_work() {
     let mut world = mk_world();
