@@ -19,8 +19,9 @@ use crate::infra::credentials::Credentials;
 use crate::infra::problems::{Problems, Reports};
 use crate::infra::{InfraSettings, Part, is_applied, make_parts, parameters};
 use crate::metrics::ModelMetrics;
-use crate::model::{GatewayModel, Settings, WantedStatus, build, certificates};
+use crate::model::{GatewayModel, Import, Settings, WantedStatus, build, certificates};
 use crate::queue::Queue;
+use crate::select::Selection;
 use crate::status::{self, Target, Wanted};
 use crate::watches::Watches;
 use crate::world::{Key, Rejection, World};
@@ -68,6 +69,7 @@ pub(crate) struct Decided {
     models: Vec<GatewayModel>,
     plans: BTreeMap<Key, Plan>,
     wanted: WantedStatus,
+    selection: Selection,
 }
 
 // === impl Control ===
@@ -162,26 +164,28 @@ impl Control {
             plans: plans.collect(),
             wanted,
             models,
+            selection: std::mem::take(&mut self.decided.selection),
         };
         self.metrics.built(started.elapsed());
-        let imports = self
-            .decided
-            .models
-            .iter()
-            .flat_map(|model| model.imports.values());
-        let distinct: BTreeMap<&Key, _> = imports.map(|import| (&import.key, import)).collect();
-        self.metrics
-            .imports(distinct.into_values().map(Arc::as_ref));
+    }
+
+    /// How requests are shared from now on. Only assignments and the status of imports follow from it.
+    fn select(&mut self) {
+        let imports = self.decided.imports();
+        let selection = Selection::equal(imports.values().copied());
+        self.metrics.imports(imports.into_values(), &selection);
+        self.decided.selection = selection;
     }
 
     fn publish(&mut self) {
+        self.select();
         let before = self.snapshots.borrow().clone();
         let now: BTreeMap<Key, Arc<Snapshot>> = self
             .decided
             .plans
             .iter()
             .map(|(key, plan)| {
-                let made = assign(plan, &self.index.endpoints);
+                let made = assign(plan, &self.index.endpoints, &self.decided.selection);
                 let kept = before.get(key).filter(|old| ***old == made);
                 (key.clone(), kept.cloned().unwrap_or_else(|| Arc::new(made)))
             })
@@ -218,7 +222,7 @@ impl Control {
     fn write(&self) {
         let now = Timestamp::now();
         let mut differing = BTreeMap::new();
-        for (target, wanted) in status::wanted(&self.decided.wanted) {
+        for (target, wanted) in status::wanted(&self.decided.wanted, &self.decided.selection) {
             let Some(live) = self.index.live.get(&target) else {
                 continue;
             };
@@ -272,6 +276,20 @@ impl Control {
         }
         self.problems.keep(&parts);
         self.parts.replace(parts);
+    }
+}
+
+// === impl Decided ===
+
+impl Decided {
+    /// Each import in use. Of one that a Gateway has as it was before, the newest.
+    fn imports(&self) -> BTreeMap<Key, &Import> {
+        let served = self.models.iter().flat_map(|model| model.imports.values());
+        let newest = self.wanted.imports.values();
+        let newest = newest.filter_map(|status| status.import.as_ref());
+        let all = served.chain(newest);
+        all.map(|import| (import.key.clone(), import.as_ref()))
+            .collect()
     }
 }
 
@@ -344,7 +362,7 @@ mod tests {
             Decided {
                 models,
                 wanted,
-                plans: BTreeMap::new(),
+                ..Decided::default()
             }
         };
         let before = decided(&world, &Decided::default());
@@ -377,7 +395,7 @@ mod tests {
             Decided {
                 models,
                 wanted,
-                plans: BTreeMap::new(),
+                ..Decided::default()
             }
         };
         let before = decided(&world, &Decided::default());

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use crate::model::{EppTls, Settings};
-use crate::select::denied;
+use crate::model::{EppTls, Settings, WantedStatus};
+use crate::select::{Selection, denied};
 use crate::world::{
     BackendRef, CertificateRef, Endpoints, Gateway, GatewayClass, HttpRoute, ImportedCluster,
     InferencePool, InferencePoolImport, Infra, Key, Listener, ListenerTls, ParametersRef,
@@ -229,6 +229,12 @@ pub(crate) fn mk_ref(kind: &str, name: &str, weight: u32) -> BackendRef {
         weight,
         ..BackendRef::default()
     }
+}
+
+/// Equal shares of all imports that are used.
+pub(crate) fn mk_selection(wanted: &WantedStatus) -> Selection {
+    let imports = wanted.imports.values();
+    Selection::equal(imports.filter_map(|status| status.import.as_deref()))
 }
 
 pub(crate) fn mk_endpoints() -> Endpoints {

@@ -10,8 +10,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::model::Import;
-use crate::select;
+use crate::model::{Import, Readiness};
+use crate::select::{Health, Selection};
 use crate::xds::Kind;
 use crate::xds::ads::proxies::Proxy;
 use crate::xds::proto::discovery::DeltaDiscoveryResponse;
@@ -257,16 +257,22 @@ impl ModelMetrics {
         }
     }
 
-    pub(crate) fn imports<'a>(&self, imports: impl Iterator<Item = &'a Import>) {
+    pub(crate) fn imports<'a>(
+        &self,
+        imports: impl Iterator<Item = &'a Import>,
+        selection: &Selection,
+    ) {
         self.clusters.clear();
         self.shares.clear();
         for import in imports {
             let (namespace, name) = (&import.key.namespace, &import.key.name);
             for cluster in &import.clusters {
-                let state = match &cluster.state {
-                    Ok(usable) if usable.draining => "Draining",
-                    Ok(_) => "usable",
-                    Err(why) => why.label(),
+                let assigned = selection.of(&import.key, &cluster.name);
+                let state = match (cluster.eligible(), &cluster.readiness, assigned) {
+                    (Err(why), ..) => why.label(),
+                    (Ok(_), Readiness::Draining { .. }, _) => "Draining",
+                    (Ok(_), _, Some(one)) if one.health == Health::Unhealthy => "Unhealthy",
+                    (Ok(_), ..) => "usable",
                 };
                 let label = ImportLabel {
                     namespace: namespace.clone(),
@@ -274,16 +280,17 @@ impl ModelMetrics {
                     state: state.to_owned(),
                 };
                 self.clusters.get_or_create(&label).inc();
-            }
-            for (cluster, _, share) in select::shares(import) {
+                if cluster.eligible().is_err() {
+                    continue;
+                }
                 let label = ShareLabel {
                     namespace: namespace.clone(),
                     name: name.clone(),
-                    cluster: cluster.to_owned(),
+                    cluster: cluster.name.clone(),
                 };
-                self.shares
-                    .get_or_create(&label)
-                    .set(share.unwrap_or(0).into());
+                let share = assigned.filter(|one| one.health == Health::Healthy);
+                let share = share.map_or(0, |one| one.weight);
+                self.shares.get_or_create(&label).set(share.into());
             }
         }
     }

@@ -36,7 +36,8 @@ pub(crate) use crd::Hostname;
 pub(crate) use order::{literal_start, prefix_of};
 pub(crate) use rules::parse_duration;
 pub(crate) use status::{
-    ClassStatus, Cond, GatewayStatus, ListenerStatus, ParentStatus, Truth, WantedStatus,
+    ClassStatus, Cond, GatewayStatus, ImportStatus, ListenerStatus, ParentStatus, Truth,
+    WantedStatus,
 };
 
 /// What the model needs to know besides the world.
@@ -231,21 +232,55 @@ pub(crate) struct Import {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Imported {
     pub(crate) name: String,
-    pub(crate) state: Result<Usable, Ineligible>,
+    /// How requests get there, or why none can. This alone decides which hops, listeners and clusters Envoys have.
+    pub(crate) mode: Result<Mode, Ineligible>,
+    /// Whether the exporting side wants new requests. It changes assignments alone.
+    pub(crate) readiness: Readiness,
+    /// Its model servers speak HTTP/2 without TLS.
+    pub(crate) http2: bool,
+    /// The failure mode that its pool or entry asks for.
+    pub(crate) fail_open: bool,
+    /// Where the load of its pool can be read.
+    pub(crate) metrics: Option<Metrics>,
 }
 
-/// An exporting cluster in `EndpointMode` that requests can be sent to.
+/// What an exporting side says of new requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Usable {
+pub(crate) enum Readiness {
+    /// Or it does not say, and the last state holds.
+    Ready,
+    /// Why not.
+    NotReady(String),
+    /// Existing streams go on, nothing new is sent.
+    Draining {
+        /// When the entry goes, in seconds since 1970, where that is known.
+        until: Option<i64>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Endpoint(EndpointMode),
+}
+
+/// The EPP of the exporting cluster is asked, and requests go where it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EndpointMode {
     pub(crate) epp: Epp,
-    pub(crate) http2: bool,
-    /// Where its EPP may send requests.
+    /// Where it may send requests.
     pub(crate) cidrs: Vec<Cidr>,
     /// Networks within `cidrs` to which requests are denied.
     pub(crate) denied: Vec<Cidr>,
     pub(crate) ports: Vec<u16>,
-    /// Existing streams go on, nothing new is sent.
-    pub(crate) draining: bool,
+}
+
+/// Where an EPP of another cluster serves Prometheus metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Metrics {
+    /// IP addresses and host names that this cluster may name, with the port.
+    pub(crate) addresses: Vec<(String, u16)>,
+    /// With the credentials; in the import's namespace.
+    pub(crate) secret: Option<Key>,
 }
 
 // === impl Action ===
@@ -255,6 +290,34 @@ impl Action {
         match self {
             Self::Forward(backends) => backends,
             Self::Redirect(_) | Self::Status(_) => &[],
+        }
+    }
+}
+
+// === impl Import ===
+
+impl Import {
+    /// The clusters that requests can get to, whether or not they shall at this moment.
+    pub(crate) fn hops(&self) -> impl Iterator<Item = (&Imported, &Mode)> + Clone {
+        let clusters = self.clusters.iter();
+        clusters.filter_map(|cluster| Some((cluster, cluster.mode.as_ref().ok()?)))
+    }
+}
+
+// === impl Imported ===
+
+impl Imported {
+    /// How new requests get there, or the first reason that none shall. One that drains is eligible, and gets none.
+    pub(crate) fn eligible(&self) -> Result<&Mode, Ineligible> {
+        let unusable = self.mode.as_ref().err();
+        let first =
+            unusable.filter(|why| matches!(why, Ineligible::InvalidName | Ineligible::NotAccepted));
+        match (first, &self.readiness) {
+            (Some(why), _) => Err(why.clone()),
+            (None, Readiness::NotReady(reason)) => Err(Ineligible::NotReady(reason.clone())),
+            (None, Readiness::Ready | Readiness::Draining { .. }) => {
+                self.mode.as_ref().map_err(Clone::clone)
+            }
         }
     }
 }

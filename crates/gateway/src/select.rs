@@ -1,22 +1,28 @@
-//! Which exporting clusters of an import may be sent to, and their shares (pure).
+//! Which exporting clusters of an import may be sent to, and how requests are shared among them (pure).
 //!
 //! An entry is remote input: its addresses pass a deny list, its picks later Envoy's own filter.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crd::annotations::POD_CIDRS;
 use crd::networks::{Cidr, covering};
 
-use crate::model::{Epp, EppAddresses, Import, Settings, Usable};
-use crate::text::quoted;
-use crate::world::{ImportedCluster, RemotePicker};
+use crate::model::{EndpointMode, Epp, EppAddresses, Imported, Metrics, Mode, Readiness, Settings};
+use crate::text::{is_label, quoted};
+use crate::world::{ImportedCluster, Key, MetricsPort, RemotePicker};
 
 mod address;
+mod selection;
 
 pub(crate) use address::{ClusterCidr, denied};
+pub(crate) use selection::{Assigned, Health, Selection, is_used, summary};
 
-/// Shares of an import's clusters add up to about this.
-pub(crate) const WHOLE: u32 = 1000;
+/// The reason of a condition Ready that is False because the export ends.
+const DRAINING: &str = "Draining";
+
+/// More than the CRD lets an entry have: whoever else writes entries may have another CRD.
+const MAX_ADDRESSES: usize = 128;
 
 /// Most networks of a family that are denied within those of one cluster: Envoy compares each with where a request goes, and
 /// has them once for each import. Merged, the nodes of a cluster and the ranges of their pods are seldom more than some dozens.
@@ -76,32 +82,61 @@ impl Ineligible {
     }
 }
 
-/// Whether requests can go to the entry, and how. `own` are the networks of this cluster that nothing remote may name.
-pub(crate) fn usable(
-    cluster: &ImportedCluster,
+/// The entry as requests can use it. `own` are the networks of this cluster that nothing remote may name.
+pub(crate) fn imported(
+    import: &Key,
+    entry: &ImportedCluster,
     settings: &Settings,
     own: &[Cidr],
-) -> Result<Usable, Ineligible> {
-    if !cluster.accepted {
+) -> Imported {
+    let picker = entry.picker.as_ref();
+    Imported {
+        name: entry.name.clone(),
+        mode: mode(entry, settings, own),
+        readiness: readiness(entry),
+        http2: crate::model::is_h2c(entry.app_protocol.as_deref()),
+        fail_open: picker.is_some_and(|picker| picker.fail_open),
+        metrics: picker.and_then(|picker| metrics(import, picker, settings, own)),
+    }
+}
+
+fn readiness(entry: &ImportedCluster) -> Readiness {
+    match (&entry.not_ready, entry.drain_until) {
+        (None, None) => Readiness::Ready,
+        (Some(reason), None) if reason != DRAINING => Readiness::NotReady(reason.clone()),
+        (_, until) => Readiness::Draining { until },
+    }
+}
+
+fn mode(entry: &ImportedCluster, settings: &Settings, own: &[Cidr]) -> Result<Mode, Ineligible> {
+    // Names of Envoy's resources are made of it, and `@pool` would be that of a local pool's hop.
+    if !is_label(&entry.name) {
+        return Err(Ineligible::InvalidName);
+    }
+    if !entry.accepted {
         return Err(Ineligible::NotAccepted);
     }
-    let draining = cluster.not_ready.as_deref() == Some("Draining");
-    if let Some(reason) = cluster.not_ready.as_ref().filter(|_| !draining) {
-        return Err(Ineligible::NotReady(reason.clone()));
-    }
-    if cluster.parent_mode {
+    if entry.parent_mode {
         return Err(Ineligible::ParentModeUnsupported);
     }
-    let picker = cluster
+    endpoint_mode(entry, settings, own).map(Mode::Endpoint)
+}
+
+fn endpoint_mode(
+    entry: &ImportedCluster,
+    settings: &Settings,
+    own: &[Cidr],
+) -> Result<EndpointMode, Ineligible> {
+    let picker = entry
         .picker
         .as_ref()
         .ok_or(Ineligible::EndpointPickerMissing)?;
-    let given = settings.pod_cidrs.get(&cluster.name);
-    let stated = Some(&cluster.pod_cidrs).filter(|stated| !stated.is_empty());
+    let given = settings.pod_cidrs.get(&entry.name);
+    let stated = Some(&entry.pod_cidrs).filter(|stated| !stated.is_empty());
     let cidrs = given
         .or(stated)
         .or_else(|| settings.pod_cidrs.get("*"))
-        .ok_or_else(|| Ineligible::NetworksUnknown(cluster.name.clone()))?;
+        .ok_or_else(|| Ineligible::NetworksUnknown(entry.name.clone()))?;
     // what is elsewhere is not reached anyway, and would be one rule more for each request
     let denied = settings.deny_cidrs.iter().chain(own);
     let denied = denied.filter(|denied| cidrs.iter().any(|cidr| cidr.overlaps(denied)));
@@ -110,13 +145,73 @@ pub(crate) fn usable(
     if !cidrs.iter().any(is_open) {
         return Err(Ineligible::NetworksDenied);
     }
-    Ok(Usable {
-        epp: epp(&cluster.name, picker, settings, own)?,
-        http2: crate::model::is_h2c(cluster.app_protocol.as_deref()),
+    Ok(EndpointMode {
+        epp: epp(&entry.name, picker, settings, own)?,
         denied,
         cidrs: cidrs.clone(),
-        ports: cluster.target_ports.clone(),
-        draining,
+        ports: entry.target_ports.clone(),
+    })
+}
+
+/// What an entry says of metrics, at the addresses that are allowed. One that names a Secret of another namespace has none.
+fn metrics(
+    import: &Key,
+    picker: &RemotePicker,
+    settings: &Settings,
+    own: &[Cidr],
+) -> Option<Metrics> {
+    let MetricsPort { port, secret } = picker.metrics.as_ref()?;
+    let secret = match secret {
+        Some(secret)
+            if secret
+                .namespace
+                .as_ref()
+                .is_some_and(|ns| *ns != import.namespace) =>
+        {
+            return None;
+        }
+        Some(secret) => Some(Key::new(&import.namespace, &secret.name)),
+        None => None,
+    };
+    let Addresses { ips, names } = addresses(picker.given(), settings, own).ok()?;
+    let ips = ips.iter().map(ToString::to_string);
+    Some(Metrics {
+        addresses: ips.chain(names).map(|host| (host, *port)).collect(),
+        secret,
+    })
+}
+
+/// Where another cluster says that something of it is reached, as far as that is allowed; not empty.
+struct Addresses {
+    /// Sorted, each once.
+    ips: Vec<IpAddr>,
+    names: Vec<String>,
+}
+
+/// All of them denied is a denial.
+fn addresses<'a>(
+    given: impl IntoIterator<Item = &'a String>,
+    settings: &Settings,
+    own: &[Cidr],
+) -> Result<Addresses, Ineligible> {
+    let mut ips = BTreeSet::new();
+    let mut names = Vec::new();
+    let mut denied = None;
+    for text in given.into_iter().take(MAX_ADDRESSES) {
+        match text.parse::<IpAddr>() {
+            Ok(ip) if address::is_allowed(ip, &settings.deny_cidrs, own) => {
+                ips.insert(ip);
+            }
+            Err(_) if address::is_hostname(text) => names.push(text.clone()),
+            _ => denied = denied.or_else(|| Some(quoted(text))),
+        }
+    }
+    if ips.is_empty() && names.is_empty() {
+        return Err(denied.map_or(Ineligible::AddressNotAssigned, Ineligible::AddressDenied));
+    }
+    Ok(Addresses {
+        ips: ips.into_iter().collect(),
+        names,
     })
 }
 
@@ -129,35 +224,16 @@ fn epp(
     own: &[Cidr],
 ) -> Result<Epp, Ineligible> {
     let port = picker.port.ok_or(Ineligible::AddressNotAssigned)?;
-    let given = if picker.endpoints.is_empty() {
-        &picker.addresses
-    } else {
-        &picker.endpoints
-    };
-    let mut ips = Vec::new();
-    let mut names = Vec::new();
-    let mut denied = None;
-    for text in given {
-        match text.parse::<IpAddr>() {
-            Ok(ip) if address::is_allowed(ip, &settings.deny_cidrs, own) => ips.push(ip),
-            Err(_) if address::is_hostname(text) => names.push(text.clone()),
-            _ => denied = denied.or_else(|| Some(quoted(text))),
-        }
-    }
-    if ips.is_empty() && names.is_empty() {
-        return Err(denied.map_or(Ineligible::AddressNotAssigned, Ineligible::AddressDenied));
-    }
+    let Addresses { ips, names } = addresses(picker.given(), settings, own)?;
     let authority = names.first().map_or_else(
         || authority(cluster, &picker.name),
         |name| format!("{name}:{port}"),
     );
     // STRICT_DNS takes names and addresses alike, EDS addresses only.
     let addresses = if names.is_empty() {
-        let mut addresses: Vec<_> = ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
+        let ips = ips.into_iter().map(|ip| SocketAddr::new(ip, port));
         EppAddresses::Ips {
-            addresses,
+            addresses: ips.collect(),
             health: picker.health_port,
         }
     } else {
@@ -185,53 +261,5 @@ fn authority(cluster: &str, service: &str) -> String {
         "epp".to_owned()
     } else {
         labels.join(".")
-    }
-}
-
-/// Share of each cluster that gets new requests, in the import's order: equal ones. A cluster that
-/// drains has none.
-pub(crate) fn shares(import: &Import) -> Vec<(&str, &Usable, Option<u32>)> {
-    let usable = import
-        .clusters
-        .iter()
-        .filter_map(|cluster| Some((cluster.name.as_str(), cluster.state.as_ref().ok()?)));
-    let usable: Vec<_> = usable.collect();
-    let active = usable.iter().filter(|(_, one)| !one.draining).count();
-    // At most 256 clusters in an import, so each share is 3 or more.
-    let share = u32::try_from(active)
-        .ok()
-        .and_then(|n| WHOLE.checked_div(n));
-    usable
-        .into_iter()
-        .map(|(name, one)| (name, one, share.filter(|_| !one.draining)))
-        .collect()
-}
-
-/// For people: `east 500, south 500; north NotReady`.
-pub(crate) fn summary(import: &Import) -> String {
-    let shares = shares(import);
-    let used = shares.iter().map(|(name, _, share)| match share {
-        Some(share) => format!("{name} {share}"),
-        None => format!("{name} Draining"),
-    });
-    let used: Vec<_> = used.collect();
-    let unused = import.clusters.iter().filter_map(|cluster| {
-        let why = cluster.state.as_ref().err()?;
-        let (name, reason) = (&cluster.name, why.reason());
-        Some(match why {
-            Ineligible::InvalidName => format!("{} {reason}", quoted(name)),
-            Ineligible::AddressDenied(_)
-            | Ineligible::NetworksDenied
-            | Ineligible::NetworksUnknown(_) => {
-                format!("{name} {reason} ({why})")
-            }
-            _ => format!("{name} {reason}"),
-        })
-    });
-    let unused: Vec<_> = unused.collect();
-    match (used.is_empty(), unused.is_empty()) {
-        (_, true) => used.join(", "),
-        (true, false) => unused.join(", "),
-        (false, false) => format!("{}; {}", used.join(", "), unused.join(", ")),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{ClassStatus, GatewayStatus, ParentStatus, WantedStatus};
+use crate::select::Selection;
 use crate::world::Key;
 
 pub(crate) mod diff;
@@ -34,8 +35,11 @@ pub(crate) enum Wanted {
 /// A list by key, and the kind of its objects.
 type Parents<'a> = (&'a BTreeMap<Key, Vec<ParentStatus>>, fn(Key) -> Target);
 
-/// Every object with what its status shall say.
-pub(crate) fn wanted(status: &WantedStatus) -> impl Iterator<Item = (Target, Wanted)> + '_ {
+/// Every object with what its status shall say, while requests are shared like this.
+pub(crate) fn wanted<'a>(
+    status: &'a WantedStatus,
+    selection: &'a Selection,
+) -> impl Iterator<Item = (Target, Wanted)> + 'a {
     let classes = status.classes.iter().map(|(name, class)| {
         let key = Key::new("", name);
         (Target::Class(key), Wanted::Class(class.clone()))
@@ -46,16 +50,19 @@ pub(crate) fn wanted(status: &WantedStatus) -> impl Iterator<Item = (Target, Wan
             Wanted::Gateway(gateway.clone()),
         )
     });
-    let lists: [Parents<'_>; 3] = [
+    let lists: [Parents<'_>; 2] = [
         (&status.routes, Target::Route),
         (&status.pools, Target::Pool),
-        (&status.imports, Target::Import),
     ];
     let parents = lists.into_iter().flat_map(|(list, target)| {
         list.iter()
             .map(move |(key, parents)| (target(key.clone()), Wanted::Parents(parents.clone())))
     });
-    classes.chain(gateways).chain(parents)
+    let imports = status.imports.iter().map(|(key, import)| {
+        let parents = Wanted::Parents(import.parents(selection));
+        (Target::Import(key.clone()), parents)
+    });
+    classes.chain(gateways).chain(parents).chain(imports)
 }
 
 // === impl Target ===

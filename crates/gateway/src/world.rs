@@ -313,6 +313,8 @@ pub(crate) struct ImportedCluster {
     pub(crate) accepted: bool,
     /// Condition Ready is False, with its reason.
     pub(crate) not_ready: Option<String>,
+    /// When it goes, in seconds since 1970: its export is being withdrawn.
+    pub(crate) drain_until: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -325,6 +327,22 @@ pub(crate) struct RemotePicker {
     pub(crate) port: Option<u16>,
     pub(crate) app_protocol: Option<String>,
     pub(crate) health_port: Option<u16>,
+    pub(crate) metrics: Option<MetricsPort>,
+    pub(crate) fail_open: bool,
+}
+
+/// Where an endpoint picker serves its metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MetricsPort {
+    pub(crate) port: u16,
+    pub(crate) secret: Option<SecretRef>,
+}
+
+/// As the import says it, unchecked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SecretRef {
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -423,6 +441,19 @@ impl fmt::Debug for HeaderEdit {
             .field("add", &names(&self.add))
             .field("remove", &self.remove)
             .finish()
+    }
+}
+
+// === impl RemotePicker ===
+
+impl RemotePicker {
+    /// Where it is reached: at its ready pods, where they are known.
+    pub(crate) fn given(&self) -> &[String] {
+        if self.endpoints.is_empty() {
+            &self.addresses
+        } else {
+            &self.endpoints
+        }
     }
 }
 

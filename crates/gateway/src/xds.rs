@@ -1,7 +1,7 @@
 //! The routing model as Envoy resources (pure), and the server that keeps Envoys at them.
 //!
 //! ```text
-//! GatewayModel ── translate ──► Plan ── assign(Endpoints) ──► Snapshot ──► ads (one state machine per Envoy)
+//! GatewayModel ── translate ──► Plan ── assign(Endpoints, Selection) ──► Snapshot ──► ads (one state machine per Envoy)
 //! ```
 
 use std::collections::BTreeMap;

@@ -1,11 +1,9 @@
 //! Pools, imports and Services that rules name, as Envoy needs them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crd::networks::Cidr;
-
-use crate::select::{self, Ineligible};
-use crate::text::is_label;
+use crate::select;
 use crate::world::{InferencePoolImport, Key, World};
 
 use super::refs::{find_port, picker};
@@ -28,6 +26,7 @@ pub(crate) fn include(
     model: &mut GatewayModel,
     world: &World,
     settings: &Settings,
+    imports: &BTreeMap<Key, Arc<Import>>,
     backend: &Backend,
 ) {
     match backend {
@@ -50,11 +49,8 @@ pub(crate) fn include(
             }
         }
         Backend::Import(key) => {
-            if !model.imports.contains_key(key)
-                && let Some(import) = world.imports.get(key)
-            {
-                let import = make_import(key, import, settings, &world.own_networks);
-                model.imports.insert(key.clone(), Arc::new(import));
+            if let Some(import) = imports.get(key) {
+                model.imports.insert(key.clone(), Arc::clone(import));
             }
         }
         Backend::Invalid => {}
@@ -96,26 +92,15 @@ fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
     })
 }
 
-/// `own` are the networks of this cluster that nothing remote may name.
 pub(crate) fn make_import(
+    world: &World,
+    settings: &Settings,
     key: &Key,
     import: &InferencePoolImport,
-    settings: &Settings,
-    own: &[Cidr],
 ) -> Import {
-    let mut clusters: Vec<Imported> = import
-        .clusters
-        .iter()
-        .map(|cluster| Imported {
-            name: cluster.name.clone(),
-            // Names of Envoy's resources are made of it, and `@pool` would be that of a local pool's hop.
-            state: if is_label(&cluster.name) {
-                select::usable(cluster, settings, own)
-            } else {
-                Err(Ineligible::InvalidName)
-            },
-        })
-        .collect();
+    let entries = import.clusters.iter();
+    let entries = entries.map(|entry| select::imported(key, entry, settings, &world.own_networks));
+    let mut clusters: Vec<Imported> = entries.collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
     clusters.dedup_by(|a, b| a.name == b.name);
     Import {

@@ -5,18 +5,17 @@ use std::sync::Arc;
 
 use crd::conditions::{ACCEPTED, PARTIALLY_INVALID, PROGRAMMED, RESOLVED_REFS};
 
-use crate::select;
-use crate::world::{HttpRoute, Key, ParentRef, World};
+use crate::world::{HttpRoute, Key, World};
 use crate::xds::{Kind, names};
 
 use super::attach::{Attachment, Host, attach};
 use super::gateways::{OurGateway, ours};
-use super::refs::{GATEWAY_GROUP, picker};
+use super::refs::picker;
 use super::rules::{Rules, make_rules};
 use super::vhosts::{PortListener, make_chains};
 use super::{
-    Backend, Cond, GatewayModel, ParentStatus, PortModel, Rule, Settings, Truth, WantedStatus,
-    backends, certificates, gateways, status,
+    Backend, Cond, GatewayModel, Import, ImportStatus, ParentStatus, PortModel, Rule, Settings,
+    Truth, WantedStatus, backends, certificates, gateways, status,
 };
 
 /// Per listener of a Gateway: the rules attached, by host.
@@ -59,12 +58,19 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
             }
         }
     }
+    let made: BTreeMap<Key, Arc<Import>> = imports
+        .keys()
+        .filter_map(|key| {
+            let import = backends::make_import(world, settings, key, world.imports.get(key)?);
+            Some((key.clone(), Arc::new(import)))
+        })
+        .collect();
     let models = gateways
         .iter()
         .filter(|(_, gateway)| gateway.accepted())
         .map(|(key, gateway)| {
             let attached = attached.remove(key).unwrap_or_default();
-            make_model(world, settings, gateway, attached)
+            make_model(world, settings, &made, gateway, attached)
         })
         .collect();
     for (key, gateway) in &gateways {
@@ -72,7 +78,7 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
         wanted.gateways.insert(key.clone(), status);
     }
     wanted.pools = pool_status(world, &pools);
-    wanted.imports = import_status(world, settings, &imports);
+    wanted.imports = import_status(world, made, imports);
     (models, wanted)
 }
 
@@ -101,6 +107,7 @@ fn note_users(pools: &mut Users, imports: &mut Users, rules: &Rules, one: &Attac
 fn make_model(
     world: &World,
     settings: &Settings,
+    imports: &BTreeMap<Key, Arc<Import>>,
     gateway: &OurGateway<'_>,
     mut attached: Attached,
 ) -> GatewayModel {
@@ -141,7 +148,7 @@ fn make_model(
         .map(|weighted| weighted.backend.clone())
         .collect();
     for backend in &named {
-        backends::include(&mut model, world, settings, backend);
+        backends::include(&mut model, world, settings, imports, backend);
     }
     model
 }
@@ -246,10 +253,10 @@ fn pool_status(world: &World, users: &Users) -> BTreeMap<Key, Vec<ParentStatus>>
                 let message = "spec.endpointPickerRef is missing: requests get 503";
                 Cond::no(ACCEPTED, "EndpointPickerRefMissing", message, generation)
             } else {
-                route_condition(*route_accepted, generation)
+                status::of_route(*route_accepted, generation)
             };
             ParentStatus {
-                parent: gateway_ref(gateway),
+                parent: status::gateway_ref(gateway),
                 conditions: vec![accepted, resolved.clone()],
             }
         });
@@ -260,51 +267,16 @@ fn pool_status(world: &World, users: &Users) -> BTreeMap<Key, Vec<ParentStatus>>
 
 fn import_status(
     world: &World,
-    settings: &Settings,
-    users: &Users,
-) -> BTreeMap<Key, Vec<ParentStatus>> {
+    mut made: BTreeMap<Key, Arc<Import>>,
+    mut users: Users,
+) -> BTreeMap<Key, ImportStatus> {
     let status = world.imports.iter().map(|(key, object)| {
-        let generation = object.generation;
-        let Some(users) = users.get(key) else {
-            return (key.clone(), Vec::new());
+        let status = ImportStatus {
+            generation: object.generation,
+            import: made.remove(key),
+            gateways: users.remove(key).unwrap_or_default(),
         };
-        let import = backends::make_import(key, object, settings, &world.own_networks);
-        let message = select::summary(&import);
-        let usable = import.clusters.iter().any(|one| one.state.is_ok());
-        let programmed = if usable {
-            Cond::new(PROGRAMMED, Truth::True, PROGRAMMED, message, generation)
-        } else {
-            Cond::no(PROGRAMMED, "NoUsableCluster", message, generation)
-        };
-        let parents = users.iter().map(|(gateway, route_accepted)| ParentStatus {
-            parent: gateway_ref(gateway),
-            conditions: vec![
-                route_condition(*route_accepted, generation),
-                Cond::yes(RESOLVED_REFS, generation),
-                programmed.clone(),
-            ],
-        });
-        (key.clone(), parents.collect())
+        (key.clone(), status)
     });
     status.collect()
-}
-
-fn route_condition(accepted: bool, generation: i64) -> Cond {
-    if accepted {
-        Cond::yes(ACCEPTED, generation)
-    } else {
-        let message = "no HTTPRoute with this backend is accepted by the Gateway";
-        Cond::no(ACCEPTED, "HTTPRouteNotAccepted", message, generation)
-    }
-}
-
-fn gateway_ref(key: &Key) -> ParentRef {
-    ParentRef {
-        group: Some(GATEWAY_GROUP.to_owned()),
-        kind: Some("Gateway".to_owned()),
-        namespace: Some(key.namespace.clone()),
-        name: key.name.clone(),
-        section: None,
-        port: None,
-    }
 }

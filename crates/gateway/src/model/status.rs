@@ -1,14 +1,17 @@
 //! The status each object should have, without times: those depend on what is there already.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crd::conditions::ACCEPTED;
+use crd::conditions::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
 use foreign_text::{MAX_MESSAGE, clipped};
 
 use crate::infra::parameters;
+use crate::select::{Selection, is_used, summary};
 use crate::world::{Key, ParentRef, World};
 
-use super::Settings;
+use super::refs::GATEWAY_GROUP;
+use super::{Import, Settings};
 
 /// Longest message of a condition, in bytes: some texts of others. Gateway API's CRDs allow eight times as much, and past
 /// that the API server takes none of the status.
@@ -52,7 +55,17 @@ pub(crate) struct WantedStatus {
     pub(crate) gateways: BTreeMap<Key, GatewayStatus>,
     pub(crate) routes: BTreeMap<Key, Vec<ParentStatus>>,
     pub(crate) pools: BTreeMap<Key, Vec<ParentStatus>>,
-    pub(crate) imports: BTreeMap<Key, Vec<ParentStatus>>,
+    pub(crate) imports: BTreeMap<Key, ImportStatus>,
+}
+
+/// An import and the Gateways that use it. What its status says follows from how requests are shared as well.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ImportStatus {
+    pub(crate) generation: i64,
+    /// Of one that no Gateway of ours uses, none is made.
+    pub(crate) import: Option<Arc<Import>>,
+    /// By Gateway with routes to it: whether such a route is accepted.
+    pub(crate) gateways: BTreeMap<Key, bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +111,54 @@ pub(crate) struct Cond {
 pub(crate) enum Truth {
     True,
     False,
+}
+
+/// The condition of a pool or import at a Gateway with a route to it.
+pub(crate) fn of_route(accepted: bool, generation: i64) -> Cond {
+    if accepted {
+        Cond::yes(ACCEPTED, generation)
+    } else {
+        let message = "no HTTPRoute with this backend is accepted by the Gateway";
+        Cond::no(ACCEPTED, "HTTPRouteNotAccepted", message, generation)
+    }
+}
+
+pub(crate) fn gateway_ref(key: &Key) -> ParentRef {
+    ParentRef {
+        group: Some(GATEWAY_GROUP.to_owned()),
+        kind: Some("Gateway".to_owned()),
+        namespace: Some(key.namespace.clone()),
+        name: key.name.clone(),
+        section: None,
+        port: None,
+    }
+}
+
+// === impl ImportStatus ===
+
+impl ImportStatus {
+    pub(crate) fn parents(&self, selection: &Selection) -> Vec<ParentStatus> {
+        let generation = self.generation;
+        let Some(import) = &self.import else {
+            return Vec::new();
+        };
+        let message = summary(import, selection);
+        let programmed = if is_used(import, selection) {
+            Cond::new(PROGRAMMED, Truth::True, PROGRAMMED, message, generation)
+        } else {
+            Cond::no(PROGRAMMED, "NoUsableCluster", message, generation)
+        };
+        let parents = self.gateways.iter();
+        let parents = parents.map(|(gateway, route_accepted)| ParentStatus {
+            parent: gateway_ref(gateway),
+            conditions: vec![
+                of_route(*route_accepted, generation),
+                Cond::yes(RESOLVED_REFS, generation),
+                programmed.clone(),
+            ],
+        });
+        parents.collect()
+    }
 }
 
 /// Status of the classes that name us.

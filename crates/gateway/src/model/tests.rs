@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::*;
 use crate::fixture::{
     add_route, key, mk_gateway, mk_import, mk_listener, mk_own_parameters, mk_ref, mk_route,
-    mk_rule, mk_service, mk_settings, mk_world,
+    mk_rule, mk_selection, mk_service, mk_settings, mk_world,
 };
 use crate::world::{HttpRoute, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;
@@ -37,6 +37,12 @@ fn say(conditions: &[Cond]) -> Vec<String> {
 fn route_says(world: &World, route: &str) -> Vec<String> {
     let (_, wanted) = build_all(world);
     say(&wanted.routes[&key(route)][0].conditions)
+}
+
+/// Of the first Gateway that uses it, at equal shares.
+fn import_conditions(wanted: &WantedStatus, import: &str) -> Vec<Cond> {
+    let parents = wanted.imports[&key(import)].parents(&mk_selection(wanted));
+    parents[0].conditions.clone()
 }
 
 fn has(conditions: &[String], wanted: &str) -> bool {
@@ -82,9 +88,9 @@ fn accepted_world_is_programmed() {
         say(&wanted.classes["isthmus"].conditions),
         ["Accepted=True/Accepted"]
     );
-    let imports = &wanted.imports[&key("llm")][0];
-    assert_eq!(imports.conditions[2].message, "east 1000");
-    for parents in [&wanted.pools[&key("llm")], &wanted.imports[&key("llm")]] {
+    let imports = wanted.imports[&key("llm")].parents(&mk_selection(&wanted));
+    assert_eq!(imports[0].conditions[2].message, "east 1000");
+    for parents in [&wanted.pools[&key("llm")], &imports] {
         assert!(has(&say(&parents[0].conditions), "Accepted=True/Accepted"));
         assert_eq!(parents[0].parent.namespace.as_deref(), Some("ns"));
     }

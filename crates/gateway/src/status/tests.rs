@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::diff::{Patch, StatusError, diff};
 use super::{Target, Wanted, wanted};
-use crate::fixture::{CONTROLLER, key, mk_settings, mk_world};
+use crate::fixture::{CONTROLLER, key, mk_selection, mk_settings, mk_world};
 use crate::model::build;
 
 fn at(second: i64) -> Timestamp {
@@ -16,7 +16,7 @@ fn at(second: i64) -> Timestamp {
 
 fn mk_wanted() -> BTreeMap<Target, Wanted> {
     let (_, status) = build(&mk_world(), &mk_settings());
-    wanted(&status).collect()
+    wanted(&status, &mk_selection(&status)).collect()
 }
 
 fn compare(target: &Target, live: &Value, now: i64) -> Option<Patch> {

@@ -14,8 +14,8 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
-    GatewayClass, ImportedCluster, InferencePool, InferencePoolImport, Key, Labels, ParametersRef,
-    PickerRef, ReferenceGrant, RemotePicker, Service, ServicePort, Slice,
+    GatewayClass, ImportedCluster, InferencePool, InferencePoolImport, Key, Labels, MetricsPort,
+    ParametersRef, PickerRef, ReferenceGrant, RemotePicker, SecretRef, Service, ServicePort, Slice,
 };
 
 mod gateways;
@@ -119,6 +119,7 @@ fn imported_cluster(entry: &crd::ImportedCluster) -> ImportedCluster {
         pod_cidrs: pod_cidrs(&entry.pod_cidrs),
         accepted: is_true(&entry.conditions, ACCEPTED),
         not_ready,
+        drain_until: entry.drain_until.as_ref().map(|time| time.0.as_second()),
     }
 }
 
@@ -146,6 +147,14 @@ fn remote_picker(picker: &crd::EndpointPicker) -> RemotePicker {
         port: first.map(|port| port.number),
         app_protocol: first.and_then(|port| port.app_protocol.clone()),
         health_port: picker.health.as_ref().map(|health| health.port),
+        metrics: picker.metrics.as_ref().map(|metrics| MetricsPort {
+            port: metrics.port,
+            secret: metrics.secret_ref.as_ref().map(|secret| SecretRef {
+                namespace: secret.namespace.clone(),
+                name: secret.name.clone().unwrap_or_default(),
+            }),
+        }),
+        fail_open: picker.failure_mode == Some(crd::FailureMode::FailOpen),
     }
 }
 

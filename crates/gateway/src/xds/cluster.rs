@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Epp, EppAddresses, Pool, Usable};
+use crate::model::{EndpointMode, Epp, EppAddresses, Pool};
 
 use super::http;
 use super::names::{PICK, SERVED};
@@ -198,13 +198,13 @@ pub(crate) fn hopped(name: String) -> cluster::Cluster {
 }
 
 /// Wherever the remote EPP says, within its networks and ports.
-pub(crate) fn pods(name: String, usable: &Usable) -> cluster::Cluster {
+pub(crate) fn pods(name: String, mode: &EndpointMode, http2: bool) -> cluster::Cluster {
     let by_pick = cluster::cluster::OriginalDstLbConfig {
         metadata_key: Some(lb_metadata(PICK)),
         ..cluster::cluster::OriginalDstLbConfig::default()
     };
     let filters = vec![
-        filters::pods_only(&usable.cidrs, &usable.ports, &usable.denied),
+        filters::pods_only(&mode.cidrs, &mode.ports, &mode.denied),
         filters::upstream_codec(),
     ];
     cluster::Cluster {
@@ -213,7 +213,7 @@ pub(crate) fn pods(name: String, usable: &Usable) -> cluster::Cluster {
         )),
         lb_policy: LbPolicy::ClusterProvided.into(),
         lb_config: Some(LbConfig::OriginalDstLbConfig(by_pick)),
-        typed_extension_protocol_options: http::of_servers(usable.http2, filters),
+        typed_extension_protocol_options: http::of_servers(http2, filters),
         ..base(name)
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::model::HealthPort;
+use crate::select::{Assigned, Health, Selection};
 use crate::world::{Endpoints, Key};
 
 use super::proto::{address, core, endpoint, internal_address, socket_address, uint32};
@@ -30,20 +31,32 @@ pub(crate) enum Assignment {
         addresses: Vec<SocketAddr>,
         health: Option<u16>,
     },
-    /// Internal listeners with their weights; without one the listener drains.
-    Hops(Vec<(String, Option<u32>)>),
+    /// One internal listener.
+    Hop(String),
+    /// The internal listener of each cluster of an import; those that get requests, and their shares, are the selection's.
+    Hops {
+        import: Key,
+        hops: Vec<Hop>,
+    },
 }
 
+/// The way to one cluster of an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    pub(crate) listener: String,
+    pub(crate) cluster: String,
+}
+
+/// Envoy's number for priorities that are strict: by default those below get requests as soon as fewer than 72 % of the hosts
+/// above are healthy. In percent, and multiplied by the number of hosts, of which one is enough then.
+const ONE_HOST: u32 = 100;
+
 /// The snapshot that Envoys of the Gateway shall have.
-pub(crate) fn assign(plan: &Plan, endpoints: &Endpoints) -> Snapshot {
+pub(crate) fn assign(plan: &Plan, endpoints: &Endpoints, selection: &Selection) -> Snapshot {
     let assignments = plan.assignments.iter().map(|(cluster, source)| {
-        let message = endpoint::ClusterLoadAssignment {
-            cluster_name: cluster.clone(),
-            endpoints: vec![endpoint::LocalityLbEndpoints {
-                lb_endpoints: hosts(source, endpoints),
-                ..endpoint::LocalityLbEndpoints::default()
-            }],
-            ..endpoint::ClusterLoadAssignment::default()
+        let message = match source {
+            Assignment::Hops { import, hops } => of_hops(cluster, import, hops, selection),
+            _ => of_one_priority(cluster, hosts(source, endpoints)),
         };
         (cluster.clone(), Resource::new(&message, false))
     });
@@ -98,20 +111,81 @@ fn hosts(source: &Assignment, endpoints: &Endpoints) -> Vec<endpoint::LbEndpoint
             .iter()
             .map(|at| host(socket_address(at), *health))
             .collect(),
-        Assignment::Hops(hops) => hops
-            .iter()
-            .map(|(listener, weight)| {
-                let status = match weight {
-                    Some(_) => core::HealthStatus::Unknown,
-                    None => core::HealthStatus::Draining,
-                };
-                endpoint::LbEndpoint {
-                    health_status: status.into(),
-                    load_balancing_weight: weight.map(uint32),
-                    ..host(internal_address(listener.clone()), None)
-                }
-            })
-            .collect(),
+        Assignment::Hop(listener) => vec![endpoint::LbEndpoint {
+            load_balancing_weight: Some(uint32(1)),
+            ..host(internal_address(listener.clone()), None)
+        }],
+        Assignment::Hops { .. } => Vec::new(),
+    }
+}
+
+/// A cluster without an assignment is left out. Envoy's priorities begin at 0 and have no gaps.
+fn of_hops(
+    cluster: &str,
+    import: &Key,
+    hops: &[Hop],
+    selection: &Selection,
+) -> endpoint::ClusterLoadAssignment {
+    let mut by_priority: BTreeMap<u32, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
+    let mut count = 0;
+    for hop in hops {
+        if let Some(assigned) = selection.of(import, &hop.cluster) {
+            let hosts = by_priority.entry(assigned.priority).or_default();
+            hosts.push(hop_host(hop, assigned));
+            count += 1;
+        }
+    }
+    if by_priority.len() < 2 {
+        let hosts = by_priority.into_values().next().unwrap_or_default();
+        return of_one_priority(cluster, hosts);
+    }
+    let endpoints = (0..).zip(by_priority.into_values());
+    let endpoints = endpoints.map(|(priority, lb_endpoints)| endpoint::LocalityLbEndpoints {
+        lb_endpoints,
+        priority,
+        ..endpoint::LocalityLbEndpoints::default()
+    });
+    endpoint::ClusterLoadAssignment {
+        cluster_name: cluster.to_owned(),
+        endpoints: endpoints.collect(),
+        policy: Some(endpoint::cluster_load_assignment::Policy {
+            overprovisioning_factor: Some(uint32(ONE_HOST * count)),
+            ..endpoint::cluster_load_assignment::Policy::default()
+        }),
+        ..endpoint::ClusterLoadAssignment::default()
+    }
+}
+
+/// Envoy has no weight 0: who has no share gets nothing new, and what is under way goes on.
+fn hop_host(hop: &Hop, assigned: Assigned) -> endpoint::LbEndpoint {
+    let Assigned {
+        weight,
+        priority: _,
+        health,
+    } = assigned;
+    let status = match health {
+        Health::Healthy if weight > 0 => core::HealthStatus::Unknown,
+        Health::Healthy | Health::Draining => core::HealthStatus::Draining,
+        Health::Unhealthy => core::HealthStatus::Unhealthy,
+    };
+    endpoint::LbEndpoint {
+        health_status: status.into(),
+        load_balancing_weight: (weight > 0).then(|| uint32(weight)),
+        ..host(internal_address(hop.listener.clone()), None)
+    }
+}
+
+fn of_one_priority(
+    cluster: &str,
+    hosts: Vec<endpoint::LbEndpoint>,
+) -> endpoint::ClusterLoadAssignment {
+    endpoint::ClusterLoadAssignment {
+        cluster_name: cluster.to_owned(),
+        endpoints: vec![endpoint::LocalityLbEndpoints {
+            lb_endpoints: hosts,
+            ..endpoint::LocalityLbEndpoints::default()
+        }],
+        ..endpoint::ClusterLoadAssignment::default()
     }
 }
 
@@ -124,14 +198,7 @@ pub(crate) fn of_hosts(
     let hosts = hosts
         .iter()
         .map(|(name, port)| host(address(name.clone(), *port), health));
-    endpoint::ClusterLoadAssignment {
-        cluster_name: cluster.to_owned(),
-        endpoints: vec![endpoint::LocalityLbEndpoints {
-            lb_endpoints: hosts.collect(),
-            ..endpoint::LocalityLbEndpoints::default()
-        }],
-        ..endpoint::ClusterLoadAssignment::default()
-    }
+    of_one_priority(cluster, hosts.collect())
 }
 
 fn host(address: core::Address, health: Option<u16>) -> endpoint::LbEndpoint {

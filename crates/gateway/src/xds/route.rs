@@ -7,7 +7,6 @@ use crate::model::{
     Action, Backend, Chain, Epp, GatewayModel, Rule, VirtualHost, Weighted, literal_start,
     prefix_of,
 };
-use crate::select;
 use crate::world::{HeaderEdit, PathMatch, RouteFilter, RouteMatch, ValueMatch};
 
 use super::names::{self, FAILOVER};
@@ -276,7 +275,7 @@ fn retry(
     let candidates = backends.iter().filter_map(|one| match &one.backend {
         Backend::Import(key) => {
             let import = model.imports.get(key)?;
-            Some(select::shares(import).len())
+            Some(import.hops().count())
         }
         Backend::Pool(_) if by_hop => Some(1),
         _ => None,

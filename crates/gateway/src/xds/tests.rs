@@ -9,7 +9,7 @@ use prost::Message as _;
 
 use crate::fixture::{
     add_route, key, mk_endpoints, mk_https_listener, mk_import, mk_options, mk_ref, mk_route,
-    mk_rule, mk_settings, mk_world,
+    mk_rule, mk_selection, mk_settings, mk_world,
 };
 use crate::model::{EppTls, Settings, build};
 use crate::world::secrets::mk_certificate;
@@ -21,13 +21,15 @@ use crate::world::{
 use super::proto::{bootstrap, cluster, core, endpoint, google, hcm, listener, route, tls};
 use super::{Kind, Snapshot, assign, translate};
 
+mod imports;
 mod text;
 
 use hcm::http_connection_manager::RouteSpecifier;
 
 fn mk_snapshot(world: &World, settings: &Settings) -> Snapshot {
-    let (models, _) = build(world, settings);
-    assign(&translate(&models[0], &mk_options()), &mk_endpoints())
+    let (models, wanted) = build(world, settings);
+    let plan = translate(&models[0], &mk_options());
+    assign(&plan, &mk_endpoints(), &mk_selection(&wanted))
 }
 
 fn show(snapshot: &Snapshot, kind: Kind, name: &str) -> String {

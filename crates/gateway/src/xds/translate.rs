@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::model::{Backend, Epp, EppAddresses, GatewayModel, Import, Pool};
-use crate::select;
+use crate::model::{
+    Backend, EndpointMode, Epp, EppAddresses, GatewayModel, Import, Imported, Mode, Pool,
+};
+use crate::world::Key;
 
-use super::listener::{self, Hop};
+use super::endpoints::Hop;
+use super::listener;
 use super::proto::cluster::Cluster;
 use super::proto::listener::Listener;
 use super::proto::route::RouteConfiguration;
@@ -62,7 +65,7 @@ pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
 }
 
 /// Pools that some rule reaches through a hop.
-fn hopped_pools(model: &GatewayModel) -> BTreeSet<&crate::world::Key> {
+fn hopped_pools(model: &GatewayModel) -> BTreeSet<&Key> {
     let rules = model.rules().filter(|rule| rule.needs_hop());
     let backends = rules.flat_map(|rule| rule.action.backends());
     backends
@@ -89,9 +92,9 @@ impl Plan {
 
     fn pool_hop(&mut self, pool: &Pool, options: &Options) {
         let name = names::hop_pool(&pool.key);
-        let hops = Assignment::Hops(vec![(name.clone(), Some(1))]);
-        self.cluster(cluster::hopped(names::hopped(&pool.key)), Some(hops));
-        self.listener(listener::hop(&name, Hop::Pool, options));
+        let hop = Assignment::Hop(name.clone());
+        self.cluster(cluster::hopped(names::hopped(&pool.key)), Some(hop));
+        self.listener(listener::hop(&name, listener::Hop::Pool, options));
         let epp_name = names::epp(&pool.key);
         let epp = pool.epp.as_ref().map(|epp| (epp_name.as_str(), epp));
         let to = names::pool(&pool.key);
@@ -100,25 +103,38 @@ impl Plan {
     }
 
     fn import(&mut self, import: &Import, options: &Options) {
-        let shares = select::shares(import);
-        let hops = shares
-            .iter()
-            .map(|(cluster, _, share)| (names::hop(&import.key, cluster), *share));
-        let hops = Assignment::Hops(hops.collect());
+        let hops = import.hops().map(|(cluster, _)| Hop {
+            listener: names::hop(&import.key, &cluster.name),
+            cluster: cluster.name.clone(),
+        });
+        let hops = Assignment::Hops {
+            import: import.key.clone(),
+            hops: hops.collect(),
+        };
         self.cluster(cluster::import(names::import(&import.key)), Some(hops));
-        for (cluster, usable, _) in shares {
-            let name = names::hop(&import.key, cluster);
-            let (epp, pods) = (
-                names::epp_of(&import.key, cluster),
-                names::pods(&import.key, cluster),
-            );
-            self.listener(listener::hop(&name, Hop::UnknownPods, options));
-            // Pods that nobody names cannot be invented: this hop always fails closed.
-            let epp_of = Some((epp.as_str(), &usable.epp));
-            self.table(route::hop(&name, &pods, epp_of, false, None));
-            self.epp(epp, &usable.epp, options);
-            self.cluster(cluster::pods(pods, usable), None);
+        for (cluster, mode) in import.hops() {
+            match mode {
+                Mode::Endpoint(mode) => self.endpoint_hop(&import.key, cluster, mode, options),
+            }
         }
+    }
+
+    fn endpoint_hop(
+        &mut self,
+        import: &Key,
+        cluster: &Imported,
+        mode: &EndpointMode,
+        options: &Options,
+    ) {
+        let name = names::hop(import, &cluster.name);
+        let epp = names::epp_of(import, &cluster.name);
+        let pods = names::pods(import, &cluster.name);
+        self.listener(listener::hop(&name, listener::Hop::UnknownPods, options));
+        // Pods that nobody names cannot be invented: this hop always fails closed.
+        let picked = Some((epp.as_str(), &mode.epp));
+        self.table(route::hop(&name, &pods, picked, false, None));
+        self.epp(epp, &mode.epp, options);
+        self.cluster(cluster::pods(pods, mode, cluster.http2), None);
     }
 
     fn epp(&mut self, name: String, epp: &Epp, options: &Options) {

@@ -50,7 +50,7 @@ fn withdrawn_import_answers_500_and_an_empty_one_503() {
     world.imports.insert(key("llm"), mk_import(&[]));
     let (models, wanted) = build_all(&world);
     assert!(models[0].imports[&key("llm")].clusters.is_empty());
-    let import = say(&wanted.imports[&key("llm")][0].conditions);
+    let import = say(&import_conditions(&wanted, "llm"));
     assert!(has(&import, "Programmed=False/NoUsableCluster"));
     world.imports.clear();
     let (models, _) = build_all(&world);
@@ -482,7 +482,7 @@ fn entries_that_cannot_be_used_are_named() {
     import.clusters[7].accepted = false;
     world.imports.insert(key("llm"), import);
     let (_, wanted) = build_all(&world);
-    let programmed = &wanted.imports[&key("llm")][0].conditions[2];
+    let programmed = &import_conditions(&wanted, "llm")[2];
     let expected = "draining Draining, east 500, south 500; denied AddressDenied (address \"127.0.0.1\" is not allowed), late AddressNotAssigned, \
                     parent ParentModeUnsupported, sick NoReadyEndpoint, strange NotAccepted";
     assert_eq!(programmed.message, expected);
@@ -515,13 +515,12 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
     let usable = |world: &World, settings: &Settings| {
         let (models, wanted) = build(world, settings);
         let import = models[0].imports[&key("llm")].clone();
-        let message = wanted.imports[&key("llm")][0].conditions[2].message.clone();
+        let message = import_conditions(&wanted, "llm")[2].message.clone();
         let texts = |networks: &[Cidr]| -> Vec<String> {
             networks.iter().map(ToString::to_string).collect()
         };
-        let state = import.clusters[0].state.clone();
-        state
-            .map(|usable| (texts(&usable.cidrs), texts(&usable.denied)))
+        let mode = import.clusters[0].mode.clone();
+        mode.map(|Mode::Endpoint(mode)| (texts(&mode.cidrs), texts(&mode.denied)))
             .map_err(|why| format!("{}: {message}", why.reason()))
     };
     let mut settings = mk_settings();

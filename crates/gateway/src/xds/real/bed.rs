@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use crate::fixture::{
-    add_route, add_slice, key, mk_import, mk_options, mk_ref, mk_route, mk_rule, mk_settings,
-    mk_world,
+    add_route, add_slice, key, mk_import, mk_options, mk_ref, mk_route, mk_rule, mk_selection,
+    mk_settings, mk_world,
 };
 use crate::infra::bootstrap;
 use crate::metrics::AdsMetrics;
@@ -233,11 +233,12 @@ impl Bed {
             bind_address: Ipv4Addr::LOCALHOST.into(),
             ..mk_options()
         };
-        let (models, _) = build(&self.world, &self.settings);
+        let (models, wanted) = build(&self.world, &self.settings);
+        let selection = mk_selection(&wanted);
         let made: BTreeMap<_, Arc<Snapshot>> = models
             .iter()
             .map(|model| {
-                let mut snapshot = assign(&translate(model, &options), &self.endpoints);
+                let mut snapshot = assign(&translate(model, &options), &self.endpoints, &selection);
                 if self.is_spoiled {
                     snapshot.listeners.iter_mut().for_each(spoil);
                 }
