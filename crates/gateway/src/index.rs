@@ -41,7 +41,7 @@ use vanished::Vanished;
 pub(crate) enum Event {
     Classes(Update<crd::gateway_class::GatewayClass>),
     Gateways(Update<crd::gateway::Gateway>),
-    Routes(Update<crd::http_route::HttpRoute>),
+    Routes(Update<project::RawRoute>),
     Pools(Update<crd::inference_pool::InferencePool>),
     Imports(Update<crd::InferencePoolImport>),
     Grants(Update<crd::reference_grant::ReferenceGrant>),
@@ -257,6 +257,10 @@ impl Index {
             }
             Event::Routes(update) => {
                 let live = self.status(Target::Route, &update, odd, |o| &o.metadata, |o| &o.status);
+                let refused = match &update {
+                    Update::Odd(odd) => self.refuse_rules(odd),
+                    _ => false,
+                };
                 let mut changes = Changes::world(keep(
                     &mut self.world.routes,
                     update,
@@ -264,6 +268,7 @@ impl Index {
                     |o| &o.metadata,
                     project::http_route,
                 ));
+                changes.world |= refused;
                 changes.live = live;
                 changes
             }
@@ -531,6 +536,20 @@ impl Index {
         };
         let before = self.world.parameters.insert(key.clone(), now.clone());
         Changes::world(before != Some(now))
+    }
+
+    /// What a route says now is not known, and may forbid what it allowed before. Returns whether that changed anything.
+    fn refuse_rules(&mut self, odd: &OddObject) -> bool {
+        let key = Key::new(&odd.namespace, &odd.name);
+        let Some(route) = self.world.routes.get_mut(&key) else {
+            return false;
+        };
+        let problem = Some(format!("the object does not decode: {}", odd.error));
+        let before = route.rules.clone();
+        for rule in &mut route.rules {
+            rule.problem.clone_from(&problem);
+        }
+        route.rules != before
     }
 
     /// Live status of one kind.

@@ -34,7 +34,7 @@ pub(crate) mod tests;
 pub(crate) use backends::{is_h2c, wants_tls};
 pub(crate) use build::build;
 pub(crate) use crd::Hostname;
-pub(crate) use order::prefix_of;
+pub(crate) use order::{literal_start, prefix_of};
 pub(crate) use rules::parse_duration;
 pub(crate) use status::{
     ClassStatus, Cond, GatewayStatus, ImportStatus, ListenerStatus, ParentStatus, Truth,
@@ -175,6 +175,8 @@ pub(crate) struct ServiceBackend {
     /// Name of the Service port; empty where unnamed.
     pub(crate) port_name: String,
     pub(crate) http2: bool,
+    /// Requests may be upgraded to WebSocket.
+    pub(crate) websocket: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -185,6 +185,8 @@ pub(crate) struct RouteRule {
     /// Gateway API durations (`10s`, `1m30s`), unparsed.
     pub(crate) request_timeout: Option<String>,
     pub(crate) backend_timeout: Option<String>,
+    /// What of it this version does not know, for people. Nothing may be served by what is left of it.
+    pub(crate) problem: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,7 +209,8 @@ pub(crate) enum PathMatch {
 pub(crate) struct ValueMatch {
     pub(crate) name: String,
     pub(crate) value: String,
-    pub(crate) regex: bool,
+    /// By a regular expression, or in a way that this version does not know.
+    pub(crate) inexact: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +218,7 @@ pub(crate) enum RouteFilter {
     RequestHeaders(HeaderEdit),
     ResponseHeaders(HeaderEdit),
     Redirect(Redirect),
+    Rewrite(Rewrite),
     /// The type's name.
     Unsupported(String),
 }
@@ -227,15 +231,29 @@ pub(crate) struct HeaderEdit {
     pub(crate) remove: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) scheme: Option<String>,
     pub(crate) hostname: Option<String>,
     pub(crate) port: Option<u16>,
-    pub(crate) full_path: Option<String>,
-    pub(crate) prefix: Option<String>,
+    pub(crate) path: Option<NewPath>,
     /// 301, 302, 303, 307 or 308.
     pub(crate) code: u16,
+}
+
+/// Changes of a request on its way to a backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rewrite {
+    pub(crate) hostname: Option<String>,
+    pub(crate) path: Option<NewPath>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NewPath {
+    /// In place of the whole path.
+    Full(String),
+    /// In place of the prefix that the rule matched.
+    Prefix(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -433,11 +451,11 @@ impl fmt::Debug for ValueMatch {
         let Self {
             name,
             value: _,
-            regex,
+            inexact,
         } = self;
         f.debug_struct("ValueMatch")
             .field("name", name)
-            .field("regex", regex)
+            .field("inexact", inexact)
             .finish_non_exhaustive()
     }
 }
@@ -497,6 +515,20 @@ impl LabelExpression {
 impl Default for PathMatch {
     fn default() -> Self {
         Self::Prefix("/".into())
+    }
+}
+
+// === impl Redirect ===
+
+impl Default for Redirect {
+    fn default() -> Self {
+        Self {
+            scheme: None,
+            hostname: None,
+            port: None,
+            path: None,
+            code: 302,
+        }
     }
 }
 
@@ -565,7 +597,7 @@ mod tests {
         let one = |name: &str| ValueMatch {
             name: name.into(),
             value: "hidden".into(),
-            regex: false,
+            inexact: false,
         };
         let matcher = RouteMatch {
             headers: vec![one("x-api-key")],

@@ -76,17 +76,20 @@ fn object_that_no_longer_decodes_outlives_the_next_list() {
 fn routes_and_their_status_outlive_a_list_too() {
     let route = json!({
         "metadata": {"namespace": "ns", "name": "r"},
-        "spec": {"parentRefs": [{"name": "gw"}]},
+        "spec": {"parentRefs": [{"name": "gw"}], "rules": [{"filters": []}]},
         "status": {"parents": []},
     });
     let route = serde_json::from_value(route).unwrap();
     let mut index = Index::default();
     on(&mut index, Event::Routes(Update::Reset(vec![route])));
-    on(&mut index, Event::Routes(odd("r")));
+    let key = Key::new("ns", "r");
+    assert_eq!(index.world.routes[&key].rules[0].problem, None);
+    assert!(on(&mut index, Event::Routes(odd("r"))).world);
     let changes = on(&mut index, Event::Routes(Update::Reset(Vec::new())));
     assert!(!changes.world);
-    let key = Key::new("ns", "r");
-    assert!(index.world.routes.contains_key(&key));
+    // Nobody knows what it says now, so nothing is served by it.
+    let rules = &index.world.routes[&key].rules;
+    assert!(rules[0].problem.is_some(), "{rules:?}");
     assert!(index.live.contains_key(&Target::Route(key)));
 }
 

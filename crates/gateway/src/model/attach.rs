@@ -14,7 +14,16 @@ pub(crate) struct Attachment<'a> {
     pub(crate) parent: &'a ParentRef,
     pub(crate) gateway: Key,
     /// Per listener (its index) the hosts served there; or why none.
-    pub(crate) listeners: Result<BTreeMap<usize, Vec<Hostname>>, NotAttached>,
+    pub(crate) listeners: Result<BTreeMap<usize, Vec<Host>>, NotAttached>,
+}
+
+/// A host that a route has at a listener.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Host {
+    /// What the host names of both have in common.
+    pub(crate) served: Hostname,
+    /// As the route names it: of several routes the one that names a host most precisely answers.
+    pub(crate) named: Hostname,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +77,7 @@ fn listeners(
     gateway: &OurGateway<'_>,
     route: &HttpRoute,
     parent: &ParentRef,
-) -> Result<BTreeMap<usize, Vec<Hostname>>, NotAttached> {
+) -> Result<BTreeMap<usize, Vec<Host>>, NotAttached> {
     let named = |one: &OurListener<'_>| {
         one.problem.is_none()
             && parent
@@ -92,7 +101,7 @@ fn listeners(
     if allowing.is_empty() {
         return Err(NotAttached::NotAllowedByListeners);
     }
-    let attached: BTreeMap<usize, Vec<Hostname>> = allowing
+    let attached: BTreeMap<usize, Vec<Host>> = allowing
         .into_iter()
         .map(|(index, one)| (index, common_hosts(&one.hostname, &route.hostnames)))
         .filter(|(_, hosts)| !hosts.is_empty())
@@ -115,10 +124,12 @@ fn allows(world: &World, listener: &Listener, home: &str, namespace: &str) -> bo
     }
 }
 
-fn common_hosts(listener: &Hostname, route: &[String]) -> Vec<Hostname> {
-    if route.is_empty() {
-        return vec![listener.clone()];
-    }
+fn common_hosts(listener: &Hostname, route: &[String]) -> Vec<Host> {
     let hosts = route.iter().map(|host| Hostname::parse(Some(host)));
-    hosts.filter_map(|host| listener.intersect(&host)).collect()
+    let any = route.is_empty().then_some(Hostname::Any);
+    let hosts = hosts.chain(any).filter_map(|named| {
+        let served = listener.intersect(&named)?;
+        Some(Host { served, named })
+    });
+    hosts.collect()
 }

@@ -15,6 +15,9 @@ use super::{
 /// `appProtocol` of plaintext HTTP/2.
 const H2C: &str = "kubernetes.io/h2c";
 
+/// `appProtocol` of HTTP that may become WebSocket, without TLS.
+const WEBSOCKET: &str = "kubernetes.io/ws";
+
 /// Names of a Service port that serves gRPC health, as charts have them.
 const HEALTH_PORT_NAMES: [&str; 2] = ["health", "grpc-health"];
 
@@ -33,6 +36,7 @@ pub(crate) fn include(
                 let service = ServiceBackend {
                     port_name: found.name.clone(),
                     http2: is_h2c(found.app_protocol.as_deref()),
+                    websocket: found.app_protocol.as_deref() == Some(WEBSOCKET),
                 };
                 model.services.insert((key.clone(), *port), service);
             }

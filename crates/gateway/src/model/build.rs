@@ -8,18 +8,18 @@ use crd::conditions::{ACCEPTED, PARTIALLY_INVALID, PROGRAMMED, RESOLVED_REFS};
 use crate::world::{HttpRoute, Key, World};
 use crate::xds::{Kind, names};
 
-use super::attach::{Attachment, attach};
+use super::attach::{Attachment, Host, attach};
 use super::gateways::{OurGateway, ours};
 use super::refs::picker;
 use super::rules::{Rules, make_rules};
 use super::vhosts::{PortListener, make_chains};
 use super::{
-    Backend, Cond, GatewayModel, Hostname, Import, ImportStatus, ParentStatus, PortModel, Rule,
-    Settings, Truth, WantedStatus, backends, certificates, gateways, policies, status,
+    Backend, Cond, GatewayModel, Import, ImportStatus, ParentStatus, PortModel, Rule, Settings,
+    Truth, WantedStatus, backends, certificates, gateways, policies, status,
 };
 
 /// Per listener of a Gateway: the rules attached, by host.
-type Attached = BTreeMap<usize, BTreeMap<Hostname, Vec<Arc<Rule>>>>;
+type Attached = BTreeMap<usize, BTreeMap<Host, Vec<Arc<Rule>>>>;
 
 /// By pool or import: the Gateways with routes to it, and whether such a route is accepted.
 type Users = BTreeMap<Key, BTreeMap<Key, bool>>;
@@ -85,11 +85,7 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
 }
 
 /// A route may name a listener twice, by two parentRefs: its rules count once.
-fn note_rules(
-    target: &mut BTreeMap<Hostname, Vec<Arc<Rule>>>,
-    hosts: &[Hostname],
-    rules: &[Arc<Rule>],
-) {
+fn note_rules(target: &mut BTreeMap<Host, Vec<Arc<Rule>>>, hosts: &[Host], rules: &[Arc<Rule>]) {
     for host in hosts {
         let there = target.entry(host.clone()).or_default();
         let known: BTreeSet<_> = there.iter().map(|rule| rule.id.clone()).collect();

@@ -9,6 +9,9 @@ pub(crate) const POOL_GROUP: &str = "inference.networking.k8s.io";
 pub(crate) const IMPORT_GROUP: &str = "inference.networking.x-k8s.io";
 pub(crate) const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
+/// `appProtocol` of servers that would take plaintext for a broken handshake.
+const WITH_TLS: [&str; 2] = ["https", "kubernetes.io/wss"];
+
 /// Why a backend reference leads nowhere; its share of the requests gets 500.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadRef {
@@ -28,6 +31,14 @@ pub(crate) enum BadRef {
     NoSuchPort { key: Key, port: u16 },
     #[error("the reference to Service {key} names no port")]
     PortMissing { key: Key },
+    #[error(
+        "port {port} of Service {key} has the appProtocol {protocol}, which needs TLS: it is not supported to backends"
+    )]
+    NeedsTls {
+        key: Key,
+        port: u16,
+        protocol: &'static str,
+    },
 }
 
 impl BadRef {
@@ -40,6 +51,7 @@ impl BadRef {
             | Self::ExternalName { .. }
             | Self::NoSuchPort { .. }
             | Self::PortMissing { .. } => "BackendNotFound",
+            Self::NeedsTls { .. } => "UnsupportedProtocol",
         }
     }
 }
@@ -86,9 +98,17 @@ pub(crate) fn resolve(
             let Some(port) = backend.port else {
                 return Err(BadRef::PortMissing { key });
             };
-            match find_port(service, port) {
-                Some(_) => Ok(Backend::Service(key, port)),
-                None => Err(BadRef::NoSuchPort { key, port }),
+            let Some(found) = find_port(service, port) else {
+                return Err(BadRef::NoSuchPort { key, port });
+            };
+            let protocol = found.app_protocol.as_deref();
+            match WITH_TLS.into_iter().find(|name| protocol == Some(*name)) {
+                Some(protocol) => Err(BadRef::NeedsTls {
+                    key,
+                    port,
+                    protocol,
+                }),
+                None => Ok(Backend::Service(key, port)),
             }
         }
         "InferencePool" if world.pools.contains_key(&key) => Ok(Backend::Pool(key)),

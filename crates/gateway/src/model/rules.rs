@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::text::quoted;
-use crate::world::{HttpRoute, PathMatch, RouteFilter, RouteMatch, RouteRule, World};
+use crate::world::{HttpRoute, PathMatch, Rewrite, RouteFilter, RouteMatch, RouteRule, World};
 
 use super::refs::{BadRef, resolve};
 use super::values;
@@ -46,10 +46,9 @@ pub(crate) fn make_rules(world: &World, route: &HttpRoute) -> Rules {
         } else {
             &rule.matches[..]
         };
+        // One that is not supported stays, and holds for more requests than it is meant for: else they would be answered by
+        // a rule that is less specific.
         for (position, matcher) in matches.iter().enumerate() {
-            if uses_regex(matcher) {
-                continue; // reported above; a match we cannot express must not shadow others
-            }
             made.rules.push(Arc::new(Rule {
                 id: RuleId {
                     route: route.key.clone(),
@@ -111,17 +110,19 @@ fn make_action(
 
 /// What of the rule is not supported; `None`: all is.
 fn unsupported(rule: &RouteRule) -> Option<String> {
-    let filters = rule
-        .filters
-        .iter()
-        .chain(rule.backends.iter().flat_map(|backend| &backend.filters));
+    let of_backends = || rule.backends.iter().flat_map(|backend| &backend.filters);
+    let filters = rule.filters.iter().chain(of_backends());
     let filter = filters.filter_map(values::problem);
-    let redirect_of_backend = rule
-        .backends
-        .iter()
-        .flat_map(|backend| &backend.filters)
-        .filter(|filter| matches!(filter, RouteFilter::Redirect(_)))
-        .map(|_| "RequestRedirect on a backendRef is not supported".to_owned());
+    let of_backend = of_backends().filter_map(|filter| {
+        let kind = match filter {
+            RouteFilter::Redirect(_) => "RequestRedirect",
+            RouteFilter::Rewrite(_) => "URLRewrite",
+            RouteFilter::RequestHeaders(_)
+            | RouteFilter::ResponseHeaders(_)
+            | RouteFilter::Unsupported(_) => return None,
+        };
+        Some(format!("{kind} on a backendRef is not supported"))
+    });
     let regex = rule
         .matches
         .iter()
@@ -136,8 +137,10 @@ fn unsupported(rule: &RouteRule) -> Option<String> {
             let text = quoted(text);
             format!("timeout {text} is not a duration such as 10s or 1m30s")
         });
-    filter
-        .chain(redirect_of_backend)
+    let not_known = rule.problem.iter().cloned();
+    not_known
+        .chain(filter)
+        .chain(of_backend)
         .chain(regex)
         .chain(limit)
         .next()
@@ -149,7 +152,26 @@ fn uses_regex(matcher: &RouteMatch) -> bool {
             .headers
             .iter()
             .chain(&matcher.query)
-            .any(|m| m.regex)
+            .any(|m| m.inexact)
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// Whether its pools are reached through a hop: a time limit ends a hung EPP only from outside a hop, and an EPP behind
+    /// one sees the path that the model server gets.
+    pub(crate) fn needs_hop(&self) -> bool {
+        let limits = [self.timeouts.request, self.timeouts.backend];
+        let is_limited = limits.into_iter().flatten().any(|limit| !limit.is_zero());
+        is_limited || self.rewrite().is_some_and(|to| to.path.is_some())
+    }
+
+    pub(crate) fn rewrite(&self) -> Option<&Rewrite> {
+        self.filters.iter().find_map(|filter| match filter {
+            RouteFilter::Rewrite(to) => Some(to),
+            _ => None,
+        })
+    }
 }
 
 fn parse_limit(text: Option<&str>) -> Option<Duration> {

@@ -220,6 +220,30 @@ fn vhost_holds_the_rules_of_wider_hosts_after_its_own() {
     assert_eq!(vhosts(&models[0], 80)["*"], ["all"]);
 }
 
+/// A host name in full goes before one with a wildcard, and both before none, whichever host the listener leaves of them.
+#[test]
+fn route_that_names_the_host_most_precisely_answers() {
+    let mut world = mk_world();
+    world.routes.clear();
+    let listeners = vec![mk_listener("only", 80, Some("x.a.com"))];
+    world
+        .gateways
+        .insert(key("gw"), mk_gateway("gw", listeners));
+    for (name, hosts, created) in [
+        ("all", &[][..], 1),
+        ("wide", &["*.com"], 2),
+        ("near", &["*.a.com"], 3),
+        ("exact", &["x.a.com"], 4),
+    ] {
+        let mut route = hosted(name, hosts, None);
+        route.created = created;
+        add_route(&mut world, route);
+    }
+    let (models, _) = build_all(&world);
+    let order = vhosts(&models[0], 80);
+    assert_eq!(order["x.a.com"], ["exact", "near", "wide", "all"]);
+}
+
 #[rstest]
 #[case(&[("TLS", 443, None)], &["Accepted=False/UnsupportedProtocol"], "Accepted=False/ListenersNotValid")]
 #[case(&[("HTTP", 19001, None)], &["Accepted=False/PortUnavailable"], "Accepted=False/ListenersNotValid")]

@@ -2,7 +2,7 @@
 //! takes though they break the messages that pass through it.
 
 use crate::text::quoted;
-use crate::world::{HeaderEdit, Redirect, RouteFilter};
+use crate::world::{HeaderEdit, NewPath, Redirect, Rewrite, RouteFilter};
 
 /// Headers that mark where a message ends, or that belong to one connection: each side of Envoy has its own.
 ///
@@ -33,6 +33,7 @@ pub(crate) fn problem(filter: &RouteFilter) -> Option<String> {
     match filter {
         RouteFilter::RequestHeaders(edit) | RouteFilter::ResponseHeaders(edit) => of_edit(edit),
         RouteFilter::Redirect(redirect) => of_redirect(redirect),
+        RouteFilter::Rewrite(rewrite) => of_rewrite(rewrite),
         RouteFilter::Unsupported(kind) => Some(format!("filter {kind} is not supported")),
     }
 }
@@ -70,19 +71,57 @@ fn of_name(name: &str) -> Option<String> {
 }
 
 fn of_redirect(redirect: &Redirect) -> Option<String> {
-    let host = redirect.hostname.as_deref();
-    let is_host = |host: &str| {
-        let part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-');
-        !host.is_empty() && host.bytes().all(part)
-    };
-    if let Some(host) = host.filter(|host| !is_host(host)) {
+    let Redirect {
+        scheme,
+        hostname,
+        port: _,
+        path,
+        code,
+    } = redirect;
+    let scheme = scheme.as_deref();
+    if let Some(scheme) = scheme.filter(|scheme| !matches!(*scheme, "http" | "https")) {
+        let scheme = quoted(scheme);
+        return Some(format!("redirect to scheme {scheme} is not supported"));
+    }
+    if !matches!(code, 301 | 302 | 303 | 307 | 308) {
+        return Some(format!("redirect with status {code} is not supported"));
+    }
+    if let Some(host) = hostname.as_deref().filter(|host| !is_host(host)) {
         let host = quoted(host);
         return Some(format!("redirect to hostname {host} is not possible"));
     }
-    let paths = [&redirect.full_path, &redirect.prefix];
-    let bad = |path: &&String| path.chars().any(|c| c.is_control() || c.is_whitespace());
-    let path = paths.into_iter().flatten().find(bad)?;
+    let path = path.as_ref().and_then(impossible_path)?;
     Some(format!("redirect to path {} is not possible", quoted(path)))
+}
+
+fn of_rewrite(rewrite: &Rewrite) -> Option<String> {
+    let Rewrite { hostname, path } = rewrite;
+    if let Some(host) = hostname.as_deref().filter(|host| !is_host(host)) {
+        let host = quoted(host);
+        return Some(format!("a host cannot be rewritten to {host}"));
+    }
+    let path = path.as_ref()?;
+    // The query is that of the request.
+    let (NewPath::Full(text) | NewPath::Prefix(text)) = path;
+    let text =
+        impossible_path(path).or_else(|| text.contains(['?', '#']).then_some(text.as_str()))?;
+    Some(format!("a path cannot be rewritten to {}", quoted(text)))
+}
+
+fn is_host(host: &str) -> bool {
+    let part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-');
+    !host.is_empty() && host.bytes().all(part)
+}
+
+/// The text where no path can be made of it. One without a slash at its start would become a part of the host name.
+fn impossible_path(path: &NewPath) -> Option<&str> {
+    let (text, may_be_empty) = match path {
+        NewPath::Full(text) => (text, false),
+        NewPath::Prefix(text) => (text, true),
+    };
+    let has_start = text.starts_with('/') || (may_be_empty && text.is_empty());
+    let is_bad = |c: char| c.is_control() || c.is_whitespace();
+    (!has_start || text.chars().any(is_bad)).then_some(text)
 }
 
 /// The characters of RFC 9110 for names; pseudo-headers (`:path`) are none.

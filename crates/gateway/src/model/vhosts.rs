@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::attach::Host;
 use super::{Chain, Hostname, Protocol, Rule, VirtualHost, order};
 
 /// One listener of the port; all have the same protocol.
@@ -12,7 +13,7 @@ pub(crate) struct PortListener {
     /// `None`: it cannot be served, as it has no certificate. Its hosts are nobody else's.
     pub(crate) protocol: Option<Protocol>,
     /// Rules by the host, within the listener's, for which their route is attached.
-    pub(crate) routes: BTreeMap<Hostname, Vec<Arc<Rule>>>,
+    pub(crate) routes: BTreeMap<Host, Vec<Arc<Rule>>>,
 }
 
 /// Of HTTP one chain for all listeners; of HTTPS one for each that can be served, most specific first.
@@ -46,7 +47,7 @@ fn make_vhosts(
     for listener in listeners {
         domains.insert(&listener.hostname);
         if served(listener) {
-            domains.extend(listener.routes.keys());
+            domains.extend(listener.routes.keys().map(|host| &host.served));
         }
     }
     let mut vhosts: Vec<VirtualHost> = domains
@@ -78,8 +79,8 @@ fn rules_of(owner: &PortListener, domain: &Hostname) -> Vec<Arc<Rule>> {
     let mut rules: Vec<(&Hostname, &Arc<Rule>)> = owner
         .routes
         .iter()
-        .filter(|(host, _)| host.covers(domain))
-        .flat_map(|(host, rules)| rules.iter().map(move |rule| (host, rule)))
+        .filter(|(host, _)| host.served.covers(domain))
+        .flat_map(|(host, rules)| rules.iter().map(move |rule| (&host.named, rule)))
         .collect();
     rules.sort_by(|(host_a, a), (host_b, b)| {
         let specificity = host_a.compare_specificity(host_b);

@@ -4,27 +4,26 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crd::networks::Cidr;
-use crd::{gateway_class, http_route, inference_pool, reference_grant};
+use crd::{gateway_class, inference_pool, reference_grant};
 use foreign_text::{MAX_MESSAGE, clipped};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
 
-use super::headers::first_of_each;
 use super::{
-    BackendRef, GatewayClass, HeaderEdit, HttpRoute, InferencePool, Key, Labels, ParametersRef,
-    ParentRef, PathMatch, PickerRef, Redirect, ReferenceGrant, RouteFilter, RouteMatch, RouteRule,
-    Service, ServicePort, Slice, ValueMatch,
+    GatewayClass, InferencePool, Key, Labels, ParametersRef, PickerRef, ReferenceGrant, Service,
+    ServicePort, Slice,
 };
 
 mod gateways;
 mod imports;
+mod routes;
 
 pub(crate) use gateways::gateway;
 pub(crate) use imports::import;
+pub(crate) use routes::{RawRoute, http_route};
 
 pub(crate) fn key(meta: &ObjectMeta) -> Key {
     Key::new(
@@ -44,179 +43,6 @@ pub(crate) fn gateway_class(object: &gateway_class::GatewayClass) -> GatewayClas
             namespace: reference.namespace.clone(),
             name: reference.name.clone(),
         }),
-    }
-}
-
-pub(crate) fn http_route(object: &http_route::HttpRoute) -> HttpRoute {
-    let spec = &object.spec;
-    let created = object.metadata.creation_timestamp.as_ref();
-    let parents = spec.parent_refs.iter().flatten().map(|parent| ParentRef {
-        group: parent.group.clone(),
-        kind: parent.kind.clone(),
-        namespace: parent.namespace.clone(),
-        name: parent.name.clone(),
-        section: parent.section_name.clone(),
-        port: parent.port.map(port),
-    });
-    HttpRoute {
-        key: key(&object.metadata),
-        generation: object.metadata.generation.unwrap_or_default(),
-        created: created.map_or(0, |time| time.0.as_second()),
-        parents: parents.collect(),
-        hostnames: spec.hostnames.clone().unwrap_or_default(),
-        rules: spec.rules.iter().flatten().map(rule).collect(),
-    }
-}
-
-fn rule(rule: &http_route::HttpRouteRules) -> RouteRule {
-    let backends = rule
-        .backend_refs
-        .iter()
-        .flatten()
-        .map(|backend| BackendRef {
-            group: backend.group.clone().unwrap_or_default(),
-            kind: backend.kind.clone().unwrap_or_else(|| "Service".to_owned()),
-            namespace: backend.namespace.clone(),
-            name: backend.name.clone(),
-            port: backend.port.map(port),
-            weight: u32::try_from(backend.weight.unwrap_or(1)).unwrap_or(0),
-            filters: filters(backend.filters.as_deref()),
-        });
-    let timeouts = rule.timeouts.as_ref();
-    RouteRule {
-        matches: rule.matches.iter().flatten().map(route_match).collect(),
-        filters: filters(rule.filters.as_deref()),
-        backends: backends.collect(),
-        request_timeout: timeouts.and_then(|t| t.request.clone()),
-        backend_timeout: timeouts.and_then(|t| t.backend_request.clone()),
-    }
-}
-
-fn route_match(one: &http_route::HttpRouteRulesMatches) -> RouteMatch {
-    use http_route::{
-        HttpRouteRulesMatchesHeadersType as HeaderType, HttpRouteRulesMatchesPathType as PathType,
-        HttpRouteRulesMatchesQueryParamsType as QueryType,
-    };
-    let path = one.path.as_ref().map_or_else(PathMatch::default, |path| {
-        let value = path.value.clone().unwrap_or_else(|| "/".to_owned());
-        match path.r#type {
-            Some(PathType::Exact) => PathMatch::Exact(value),
-            Some(PathType::RegularExpression) => PathMatch::Regex(value),
-            Some(PathType::PathPrefix) | None => PathMatch::Prefix(value),
-        }
-    });
-    let headers = one.headers.iter().flatten().map(|header| ValueMatch {
-        name: header.name.clone(),
-        value: header.value.clone(),
-        regex: header.r#type == Some(HeaderType::RegularExpression),
-    });
-    let query = one.query_params.iter().flatten().map(|query| ValueMatch {
-        name: query.name.clone(),
-        value: query.value.clone(),
-        regex: query.r#type == Some(QueryType::RegularExpression),
-    });
-    RouteMatch {
-        path,
-        // The generated enum has the method's name as its serde form only.
-        method: one.method.as_ref().and_then(|method| {
-            let json = serde_json::to_value(method).ok()?;
-            json.as_str().map(ToOwned::to_owned)
-        }),
-        headers: first_of_each(headers, |one| &one.name),
-        query: query.collect(),
-    }
-}
-
-/// A filter in either of its two generated types, by what both have in common.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawFilter {
-    r#type: String,
-    request_header_modifier: Option<RawEdit>,
-    response_header_modifier: Option<RawEdit>,
-    request_redirect: Option<RawRedirect>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawEdit {
-    set: Vec<RawHeader>,
-    add: Vec<RawHeader>,
-    remove: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct RawHeader {
-    name: String,
-    value: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RawRedirect {
-    scheme: Option<String>,
-    hostname: Option<String>,
-    port: Option<u16>,
-    path: Option<RawPath>,
-    status_code: Option<u16>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawPath {
-    replace_full_path: Option<String>,
-    replace_prefix_match: Option<String>,
-}
-
-fn filters<T: Serialize>(list: Option<&[T]>) -> Vec<RouteFilter> {
-    let raw = list.into_iter().flatten().map(|filter| {
-        let json = serde_json::to_value(filter)?;
-        serde_json::from_value::<RawFilter>(json)
-    });
-    raw.map(|raw| match raw {
-        Ok(raw) => raw.into(),
-        Err(error) => RouteFilter::Unsupported(error.to_string()),
-    })
-    .collect()
-}
-
-impl From<RawFilter> for RouteFilter {
-    fn from(raw: RawFilter) -> Self {
-        match raw.r#type.as_str() {
-            "RequestHeaderModifier" => {
-                Self::RequestHeaders(raw.request_header_modifier.unwrap_or_default().into())
-            }
-            "ResponseHeaderModifier" => {
-                Self::ResponseHeaders(raw.response_header_modifier.unwrap_or_default().into())
-            }
-            "RequestRedirect" => {
-                let redirect = raw.request_redirect.unwrap_or_default();
-                let (full_path, prefix) = match redirect.path {
-                    Some(path) => (path.replace_full_path, path.replace_prefix_match),
-                    None => (None, None),
-                };
-                Self::Redirect(Redirect {
-                    scheme: redirect.scheme,
-                    hostname: redirect.hostname,
-                    port: redirect.port,
-                    full_path,
-                    prefix,
-                    code: redirect.status_code.unwrap_or(302),
-                })
-            }
-            _ => Self::Unsupported(raw.r#type),
-        }
-    }
-}
-
-impl From<RawEdit> for HeaderEdit {
-    fn from(raw: RawEdit) -> Self {
-        let pairs = |list: Vec<RawHeader>| list.into_iter().map(|h| (h.name, h.value));
-        Self {
-            set: first_of_each(pairs(raw.set), |(name, _)| name),
-            add: first_of_each(pairs(raw.add), |(name, _)| name),
-            remove: first_of_each(raw.remove, |name| name),
-        }
     }
 }
 

@@ -15,9 +15,11 @@ mod control_channel;
 mod credentials;
 mod epp;
 mod errors;
+mod features;
 mod headers;
 mod https;
 mod imports;
+mod loss;
 mod pod;
 mod selection;
 

@@ -1,7 +1,7 @@
-//! Redirects, as Gateway API defines the parts of a location that a filter leaves out.
+//! Redirects, as Gateway API defines the parts of a location that a filter leaves out, and new paths, which rewrites have too.
 
 use crate::model::{Protocol, prefix_of};
-use crate::world::{PathMatch, Redirect, RouteMatch};
+use crate::world::{NewPath, PathMatch, Redirect, RouteMatch};
 
 use super::proto::{matcher, route};
 
@@ -10,6 +10,15 @@ use super::proto::{matcher, route};
 pub(super) struct Origin {
     pub(super) is_https: bool,
     pub(super) port: u16,
+}
+
+/// How Envoy makes a new path.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum PathChange {
+    /// In place of what the rule matched.
+    Prefix(String),
+    /// In place of what the expression finds.
+    Regex(matcher::RegexMatchAndSubstitute),
 }
 
 /// Where the client is sent from a listener, for the rule with this match.
@@ -24,31 +33,13 @@ pub(super) fn redirect(to: &Redirect, matched: &RouteMatch, from: Origin) -> rou
         308 => RedirectResponseCode::PermanentRedirect,
         _ => RedirectResponseCode::Found,
     };
-    let path = match (&to.full_path, &to.prefix, &matched.path) {
-        (Some(path), _, _) => Some(PathRewriteSpecifier::PathRedirect(path.clone())),
-        // A plain rewrite to `/` would leave the slash after the prefix: `//rest`.
-        (None, Some(new), PathMatch::Prefix(old)) if prefix_of(new).is_empty() => {
-            let old = prefix_of(old);
-            let regex = matcher::RegexMatcher {
-                regex: format!("^{}/*", escape(old)),
-                ..matcher::RegexMatcher::default()
-            };
-            Some(PathRewriteSpecifier::RegexRewrite(
-                matcher::RegexMatchAndSubstitute {
-                    pattern: Some(regex),
-                    substitution: "/".to_owned(),
-                },
-            ))
-        }
-        // What follows the matched `/` has no slash of its own.
-        (None, Some(new), PathMatch::Prefix(old)) if prefix_of(old).is_empty() => Some(
-            PathRewriteSpecifier::PrefixRewrite(format!("{}/", prefix_of(new))),
-        ),
-        (None, Some(new), _) => Some(PathRewriteSpecifier::PrefixRewrite(
-            prefix_of(new).to_owned(),
-        )),
-        (None, None, _) => None,
-    };
+    let path = to.path.as_ref().map(|path| match path {
+        NewPath::Full(path) => PathRewriteSpecifier::PathRedirect(path.clone()),
+        NewPath::Prefix(new) => match change_prefix(new, matched) {
+            PathChange::Prefix(new) => PathRewriteSpecifier::PrefixRewrite(new),
+            PathChange::Regex(change) => PathRewriteSpecifier::RegexRewrite(change),
+        },
+    });
     route::RedirectAction {
         host_redirect: to.hostname.clone().unwrap_or_default(),
         port_redirect: from.port(to).into(),
@@ -59,6 +50,45 @@ pub(super) fn redirect(to: &Redirect, matched: &RouteMatch, from: Origin) -> rou
             .map(SchemeRewriteSpecifier::SchemeRedirect),
         path_rewrite_specifier: path,
         ..route::RedirectAction::default()
+    }
+}
+
+/// The path of requests to backends, for the rule with this match. Their query stays.
+pub(super) fn rewrite(to: &NewPath, matched: &RouteMatch) -> PathChange {
+    match to {
+        NewPath::Full(path) => PathChange::Regex(substitute("^.*$".to_owned(), path)),
+        NewPath::Prefix(new) => change_prefix(new, matched),
+    }
+}
+
+fn change_prefix(new: &str, matched: &RouteMatch) -> PathChange {
+    match &matched.path {
+        // A plain rewrite to `/` would leave the slash after the prefix: `//rest`.
+        PathMatch::Prefix(old) if prefix_of(new).is_empty() => {
+            let old = escape(prefix_of(old));
+            PathChange::Regex(substitute(format!("^{old}/*"), "/"))
+        }
+        // What follows the matched `/` has no slash of its own.
+        PathMatch::Prefix(old) if prefix_of(old).is_empty() => {
+            PathChange::Prefix(format!("{}/", prefix_of(new)))
+        }
+        PathMatch::Prefix(_) => PathChange::Prefix(prefix_of(new).to_owned()),
+        // The whole path is what is matched.
+        PathMatch::Exact(_) | PathMatch::Regex(_) if new.is_empty() => {
+            PathChange::Prefix("/".to_owned())
+        }
+        PathMatch::Exact(_) | PathMatch::Regex(_) => PathChange::Prefix(new.to_owned()),
+    }
+}
+
+fn substitute(regex: String, new: &str) -> matcher::RegexMatchAndSubstitute {
+    matcher::RegexMatchAndSubstitute {
+        pattern: Some(matcher::RegexMatcher {
+            regex,
+            ..matcher::RegexMatcher::default()
+        }),
+        // A backslash would begin the number of a group.
+        substitution: new.replace('\\', r"\\"),
     }
 }
 
@@ -121,21 +151,12 @@ mod tests {
         #[case] new: &str,
         #[case] wanted: &str,
     ) {
-        let to = Redirect {
-            prefix: Some(new.into()),
-            ..Redirect::default()
-        };
         let matched = RouteMatch {
             path: PathMatch::Prefix(old.into()),
             ..RouteMatch::default()
         };
-        let from = Origin {
-            is_https: false,
-            port: 80,
-        };
-        let made = redirect(&to, &matched, from).path_rewrite_specifier;
-        let wanted = route::redirect_action::PathRewriteSpecifier::PrefixRewrite(wanted.to_owned());
-        assert_eq!(made, Some(wanted));
+        let made = change_prefix(new, &matched);
+        assert_eq!(made, PathChange::Prefix(wanted.to_owned()));
     }
 
     #[rstest]

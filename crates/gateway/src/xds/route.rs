@@ -4,16 +4,19 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::model::{
-    Action, Backend, Chain, Epp, GatewayModel, ParentMode, Rule, VirtualHost, Weighted, prefix_of,
+    Action, Backend, Chain, Epp, GatewayModel, ParentMode, Rule, VirtualHost, Weighted,
+    literal_start, prefix_of,
 };
-use crate::world::{HeaderEdit, PathMatch, RouteFilter, RouteMatch};
+use crate::world::{HeaderEdit, PathMatch, RouteFilter, RouteMatch, ValueMatch};
 
 use super::names::{self, FAILOVER, HOP};
 use super::proto::{core, duration, exactly, google, header, kinds, route, uint32};
-use super::redirect::{Origin, redirect};
+use super::redirect::{Origin, PathChange, redirect, rewrite};
 use super::{Options, errors, extproc, filters};
 
-use route::route_action::{ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier};
+use route::route_action::{
+    ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier, UpgradeConfig,
+};
 use route::weighted_cluster::ClusterWeight;
 
 /// Says how often the edge tried, to hops.
@@ -60,21 +63,34 @@ pub(crate) fn last_attempt(candidates: usize) -> u32 {
     retries(candidates) + 1
 }
 
-/// All requests go to `cluster`, after the EPP picked. From attempt `open_at` on they go on without it.
+/// All requests go to `cluster`, after the EPP picked. From attempt `open_at` on they go on without it. A `retry_limit` means that
+/// the cluster takes lists of endpoints: a request with a body up to that many bytes goes to the next one while no server has
+/// read it. The edge sends it again where one has.
 pub(crate) fn hop(
     name: &str,
     cluster: &str,
     epp: Option<(&str, &Epp)>,
     open_at: Option<u32>,
+    retry_limit: Option<u64>,
 ) -> route::RouteConfiguration {
+    let attempts = retry_limit.map_or(1, |_| ATTEMPTS);
+    let retry = retry_limit.map(|_| route::RetryPolicy {
+        retry_on: on_failure(false).to_owned(),
+        num_retries: Some(uint32(u32::from(attempts - 1))),
+        ..route::RetryPolicy::default()
+    });
     let to = |headers: Vec<route::HeaderMatcher>, open: bool| route::Route {
         r#match: Some(route::RouteMatch {
             headers,
             ..prefix("/")
         }),
-        action: Some(route::route::Action::Route(through(cluster))),
+        action: Some(route::route::Action::Route(route::RouteAction {
+            retry_policy: retry.clone(),
+            ..through(cluster)
+        })),
+        request_body_buffer_limit: retry_limit.map(|value| google::UInt64Value { value }),
         typed_per_filter_config: epp
-            .map(|(name, epp)| extproc::enabled(name, epp, open, 1))
+            .map(|(name, epp)| extproc::enabled(name, epp, open, attempts.into()))
             .unwrap_or_default(),
         ..route::Route::default()
     };
@@ -230,20 +246,17 @@ fn forward(
     backends: &[Weighted],
     options: &Options,
 ) -> route::RouteAction {
-    let limited = [rule.timeouts.request, rule.timeouts.backend]
-        .into_iter()
-        .flatten()
-        .any(|limit| !limit.is_zero());
-    let retry = retry(model, rule, backends, limited);
+    let by_hop = rule.needs_hop();
+    let retry = retry(model, rule, backends, by_hop);
     let attempts = 1 + retry.num_retries.map_or(1, |retries| retries.value);
     let clusters = backends
         .iter()
-        .map(|one| weigh(model, one, limited, attempts))
+        .map(|one| weigh(model, one, by_hop, attempts))
         .collect();
     let request = rule.timeouts.request;
     // A limit above the idle timeout, or none at all, means that silence is wanted as well.
     let idle = request.filter(|limit| limit.is_zero() || *limit > options.stream_idle_timeout);
-    route::RouteAction {
+    let mut made = route::RouteAction {
         timeout: Some(duration(request.unwrap_or(Duration::ZERO))),
         idle_timeout: idle.map(duration),
         cluster_not_found_response_code: ClusterNotFoundResponseCode::InternalServerError.into(),
@@ -252,16 +265,43 @@ fn forward(
             clusters,
             ..route::WeightedCluster::default()
         })),
+        upgrade_configs: upgrades(model, backends),
         ..route::RouteAction::default()
+    };
+    if let Some(to) = rule.rewrite() {
+        let host = to.hostname.clone();
+        made.host_rewrite_specifier = host.map(HostRewriteSpecifier::HostRewriteLiteral);
+        match to.path.as_ref().map(|path| rewrite(path, &rule.matcher)) {
+            Some(PathChange::Prefix(new)) => made.prefix_rewrite = new,
+            Some(PathChange::Regex(change)) => made.regex_rewrite = Some(change),
+            None => {}
+        }
     }
+    made
 }
 
-fn weigh(model: &GatewayModel, one: &Weighted, limited: bool, attempts: u32) -> ClusterWeight {
+/// A route allows upgrades for all its backends or for none.
+fn upgrades(model: &GatewayModel, backends: &[Weighted]) -> Vec<UpgradeConfig> {
+    let has_websocket = |one: &Weighted| match &one.backend {
+        Backend::Service(key, port) => {
+            let service = model.services.get(&(key.clone(), *port));
+            service.is_some_and(|service| service.websocket)
+        }
+        Backend::Pool(_) | Backend::Import(_) => false,
+        Backend::Invalid => true, // it answers 500 to all
+    };
+    let websocket = backends.iter().all(has_websocket).then(|| UpgradeConfig {
+        upgrade_type: "websocket".to_owned(),
+        ..UpgradeConfig::default()
+    });
+    websocket.into_iter().collect()
+}
+
+fn weigh(model: &GatewayModel, one: &Weighted, by_hop: bool, attempts: u32) -> ClusterWeight {
     let mut per_filter = HashMap::new();
     let name = match &one.backend {
         Backend::Service(key, port) => names::service(key, *port),
-        // A time limit ends a hung EPP only from outside a hop.
-        Backend::Pool(key) if limited => names::hopped(key),
+        Backend::Pool(key) if by_hop => names::hopped(key),
         Backend::Pool(key) => {
             if let Some(pool) = model.pools.get(key)
                 && let Some(epp) = &pool.epp
@@ -290,7 +330,7 @@ fn retry(
     model: &GatewayModel,
     rule: &Rule,
     backends: &[Weighted],
-    limited: bool,
+    by_hop: bool,
 ) -> route::RetryPolicy {
     // For each backend behind hops, how many there are.
     let candidates = backends.iter().filter_map(|one| match &one.backend {
@@ -298,7 +338,7 @@ fn retry(
             let import = model.imports.get(key)?;
             Some(import.hops().count())
         }
-        Backend::Pool(_) if limited => Some(1),
+        Backend::Pool(_) if by_hop => Some(1),
         _ => None,
     });
     let per_try = rule.timeouts.backend.filter(|limit| !limit.is_zero());
@@ -319,13 +359,13 @@ fn retry(
     // Hops mark what was reset behind them. Other backends of the rule have none.
     let all_hops = backends.iter().all(|one| match &one.backend {
         Backend::Import(_) => true,
-        Backend::Pool(_) => limited,
+        Backend::Pool(_) => by_hop,
         Backend::Service(..) | Backend::Invalid => false,
     });
     let retry_on = if all_hops {
         "connect-failure,refused-stream"
     } else {
-        on_failure(retries == 1 && !limited && !has_service(backends))
+        on_failure(retries == 1 && !by_hop && !has_service(backends))
     };
     let present = route::header_matcher::HeaderMatchSpecifier::PresentMatch(true);
     route::RetryPolicy {
@@ -383,35 +423,51 @@ fn has_service(backends: &[Weighted]) -> bool {
 }
 
 fn make_match(wanted: &RouteMatch) -> route::RouteMatch {
+    use route::header_matcher::HeaderMatchSpecifier;
+    use route::query_parameter_matcher::QueryParameterMatchSpecifier;
+    use route::route_match::PathSpecifier;
     let path = match &wanted.path {
-        PathMatch::Exact(path) => route::RouteMatch {
-            path_specifier: Some(route::route_match::PathSpecifier::Path(path.clone())),
-            ..route::RouteMatch::default()
+        PathMatch::Exact(path) => with_path(PathSpecifier::Path(path.clone())),
+        PathMatch::Prefix(path) => prefix(path),
+        PathMatch::Regex(regex) => match literal_start(regex) {
+            "" => prefix("/"),
+            start => with_path(PathSpecifier::Prefix(start.to_owned())),
         },
-        PathMatch::Prefix(path) | PathMatch::Regex(path) => prefix(path),
     };
-    let exact =
-        |text: &str| route::header_matcher::HeaderMatchSpecifier::StringMatch(exactly(text));
-    let mut headers: Vec<_> = wanted
-        .headers
-        .iter()
-        .map(|one| header_match(&one.name, exact(&one.value)))
-        .collect();
-    if let Some(method) = &wanted.method {
-        headers.push(header_match(":method", exact(method)));
-    }
-    let query = wanted.query.iter().map(|one| route::QueryParameterMatcher {
-        name: one.name.clone(),
-        query_parameter_match_specifier: Some(
-            route::query_parameter_matcher::QueryParameterMatchSpecifier::StringMatch(exactly(
-                &one.value,
-            )),
-        ),
+    let header = |one: &ValueMatch| {
+        let how = if one.inexact {
+            HeaderMatchSpecifier::PresentMatch(true)
+        } else {
+            HeaderMatchSpecifier::StringMatch(exactly(&one.value))
+        };
+        header_match(&one.name, how)
+    };
+    let method = wanted.method.as_ref().map(|method| {
+        let how = HeaderMatchSpecifier::StringMatch(exactly(method));
+        header_match(":method", how)
+    });
+    let query = wanted.query.iter().map(|one| {
+        let how = if one.inexact {
+            QueryParameterMatchSpecifier::PresentMatch(true)
+        } else {
+            QueryParameterMatchSpecifier::StringMatch(exactly(&one.value))
+        };
+        route::QueryParameterMatcher {
+            name: one.name.clone(),
+            query_parameter_match_specifier: Some(how),
+        }
     });
     route::RouteMatch {
-        headers,
+        headers: wanted.headers.iter().map(header).chain(method).collect(),
         query_parameters: query.collect(),
         ..path
+    }
+}
+
+fn with_path(specifier: route::route_match::PathSpecifier) -> route::RouteMatch {
+    route::RouteMatch {
+        path_specifier: Some(specifier),
+        ..route::RouteMatch::default()
     }
 }
 
@@ -424,10 +480,7 @@ fn prefix(path: &str) -> route::RouteMatch {
     } else {
         PathSpecifier::PathSeparatedPrefix(path.to_owned())
     };
-    route::RouteMatch {
-        path_specifier: Some(specifier),
-        ..route::RouteMatch::default()
-    }
+    with_path(specifier)
 }
 
 fn header_match(
@@ -470,7 +523,9 @@ impl Edits {
                 RouteFilter::ResponseHeaders(edit) => {
                     (edit, &mut edits.response_add, &mut edits.response_remove)
                 }
-                RouteFilter::Redirect(_) | RouteFilter::Unsupported(_) => continue,
+                RouteFilter::Redirect(_)
+                | RouteFilter::Rewrite(_)
+                | RouteFilter::Unsupported(_) => continue,
             };
             add.extend(values(edit));
             remove.extend(edit.remove.iter().cloned());

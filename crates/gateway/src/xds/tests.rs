@@ -13,7 +13,10 @@ use crate::fixture::{
 };
 use crate::model::{EppTls, Settings, build};
 use crate::world::secrets::mk_certificate;
-use crate::world::{BadSecret, HeaderEdit, Redirect, RouteFilter, World};
+use crate::world::{
+    BadSecret, HeaderEdit, NewPath, PathMatch, Redirect, Rewrite, RouteFilter, RouteMatch,
+    ValueMatch, World,
+};
 
 use super::proto::{bootstrap, cluster, core, endpoint, google, hcm, listener, route, tls};
 use super::{Kind, Snapshot, assign, translate};
@@ -250,6 +253,22 @@ fn time_limit_puts_a_hop_before_the_pool() {
     assert!(edge.contains("hopped/ns/llm"), "{edge}");
 }
 
+/// The endpoint picker is to see the path that the model server gets: what it reads in the body depends on it.
+#[test]
+fn new_path_puts_a_hop_before_the_pool() {
+    let mut world = mk_world();
+    let mut rule = mk_rule("/team", vec![mk_ref("pool", "llm", 1)]);
+    rule.filters = vec![RouteFilter::Rewrite(Rewrite {
+        hostname: Some("models.example".into()),
+        path: Some(NewPath::Prefix("/".into())),
+    })];
+    world.routes.clear();
+    add_route(&mut world, mk_route("team", vec![rule]));
+    let snapshot = mk_snapshot(&world, &mk_settings());
+    insta::assert_snapshot!("rewrite", show(&snapshot, Kind::Routes, "edge/80"));
+    assert!(snapshot.routes.contains_key("hop/ns/llm/@pool"));
+}
+
 /// An attempt that took too long is no reason for another: it would do the work twice.
 #[test]
 fn attempt_whose_own_time_is_over_is_not_made_again() {
@@ -299,11 +318,38 @@ fn envoy_accepts_every_resource() {
     rule.backend_timeout = Some("1s".into());
     let mut moved = mk_rule("/old", Vec::new());
     moved.filters = vec![RouteFilter::Redirect(Redirect {
-        prefix: Some("/".into()),
+        path: Some(NewPath::Prefix("/".into())),
         code: 301,
         ..Redirect::default()
     })];
     let mut rules = vec![rule, moved];
+    for path in [
+        NewPath::Full(r"/a\1%b".into()),
+        NewPath::Prefix(String::new()),
+        NewPath::Prefix("/new/".into()),
+    ] {
+        let mut rule = mk_rule("/rewritten.[", vec![mk_ref("pool", "llm", 1)]);
+        rule.filters = vec![RouteFilter::Rewrite(Rewrite {
+            hostname: Some("a.example".into()),
+            path: Some(path),
+        })];
+        rules.push(rule);
+    }
+    let inexact = ValueMatch {
+        name: "x".into(),
+        value: "(".into(),
+        inexact: true,
+    };
+    let mut rule = mk_rule("/", vec![mk_ref("service", "web", 1)]);
+    rule.matches = ["/a/(", "("]
+        .map(|path| RouteMatch {
+            path: PathMatch::Regex(path.into()),
+            headers: vec![inexact.clone()],
+            query: vec![inexact.clone()],
+            ..RouteMatch::default()
+        })
+        .into();
+    rules.push(rule);
     for filter in crate::model::tests::references::refused_filters() {
         let mut rule = mk_rule("/odd", vec![mk_ref("service", "web", 1)]);
         rule.filters = vec![filter.clone()];

@@ -57,10 +57,10 @@ pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
         let made = cluster::service(names::service(key, *port), service.http2);
         plan.cluster(made, Some(source));
     }
-    let limited = limited_pools(model);
+    let hopped = hopped_pools(model);
     for pool in model.pools.values() {
         plan.pool(pool, options);
-        if limited.contains(&pool.key) {
+        if hopped.contains(&pool.key) {
             plan.pool_hop(pool, options);
         }
     }
@@ -70,13 +70,10 @@ pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
     plan
 }
 
-/// Pools in rules with a time limit, which are reached through a hop.
-fn limited_pools(model: &GatewayModel) -> BTreeSet<&Key> {
-    let limited = model.rules().filter(|rule| {
-        let limits = [rule.timeouts.request, rule.timeouts.backend];
-        limits.into_iter().flatten().any(|limit| !limit.is_zero())
-    });
-    let backends = limited.flat_map(|rule| rule.action.backends());
+/// Pools that some rule reaches through a hop.
+fn hopped_pools(model: &GatewayModel) -> BTreeSet<&Key> {
+    let rules = model.rules().filter(|rule| rule.needs_hop());
+    let backends = rules.flat_map(|rule| rule.action.backends());
     backends
         .filter_map(|weighted| match &weighted.backend {
             Backend::Pool(key) => Some(key),
@@ -108,7 +105,8 @@ impl Plan {
         let epp = pool.epp.as_ref().map(|epp| (epp_name.as_str(), epp));
         let to = names::pool(&pool.key);
         let open_at = pool.fail_open.then(|| route::last_attempt(1));
-        self.table(route::hop(&name, &to, epp, open_at));
+        let limit = Some(options.retry_body_limit);
+        self.table(route::hop(&name, &to, epp, open_at, limit));
     }
 
     fn import(&mut self, model: &GatewayModel, import: &Import, options: &Options) {
@@ -143,7 +141,13 @@ impl Plan {
         let open_at = pool.fail_open;
         let open_at = open_at.then(|| route::last_attempt(import.hops().count()));
         let to = names::pool(&pool.key);
-        self.table(route::hop(&name, &to, epp, open_at));
+        self.table(route::hop(
+            &name,
+            &to,
+            epp,
+            open_at,
+            Some(options.retry_body_limit),
+        ));
     }
 
     fn parent_hop(
@@ -181,7 +185,8 @@ impl Plan {
         let pods = names::pods(import, &cluster.name);
         self.listener(listener::hop(&name, listener::Hop::UnknownPods, options));
         // Pods that nobody names cannot be invented: this hop always fails closed.
-        self.table(route::hop(&name, &pods, Some((&epp, &mode.epp)), None));
+        let picked = Some((epp.as_str(), &mode.epp));
+        self.table(route::hop(&name, &pods, picked, None, None));
         self.epp(epp, &mode.epp, options);
         self.cluster(cluster::pods(pods, mode, cluster.http2), None);
     }

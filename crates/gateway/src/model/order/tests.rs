@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use rstest::rstest;
 
 use crate::fixture::{add_route, mk_ref, mk_route, mk_settings, mk_world};
+use crate::model::order::literal_start;
 use crate::model::{Rule, RuleId, build};
 use crate::world::{HttpRoute, PathMatch, RouteMatch, RouteRule, ValueMatch};
 
@@ -131,4 +133,25 @@ proptest! {
         let first = rules.iter().find(|rule| matches(rule, &seen)).map(|rule| &rule.id);
         prop_assert_eq!(first, naive(rules, &seen));
     }
+}
+
+#[rstest]
+#[case::literal("/v1/models", "/v1/models")]
+#[case::anchored("^/v1/.*$", "/v1/")]
+#[case::group("/v1/(chat|completions)", "/v1/")]
+#[case::class("/v1/[a-z]+", "/v1/")]
+#[case::at_least_one("/v1+", "/v1")]
+#[case::perhaps("/v1?", "/v")]
+#[case::perhaps_after_a_wide_character("/vé*", "/v")]
+#[case::counted("/v1{0}/a", "/v")]
+#[case::escaped(r"/v1\.5", "/v1")]
+#[case::alternatives("/a|/b", "")]
+#[case::alternatives_after_a_group("/a(b)|/c", "")]
+#[case::alternatives_after_a_class("/a[(]|/c", "")]
+#[case::alternatives_after_a_quote(r"/a\Q(\E|/c", "")]
+#[case::without_case("(?i)/a", "")]
+#[case::anything(".*", "")]
+#[case::no_path("v1", "")]
+fn start_of_an_expression_is_that_of_all_its_paths(#[case] regex: &str, #[case] start: &str) {
+    assert_eq!(literal_start(regex), start);
 }

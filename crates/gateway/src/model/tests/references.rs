@@ -3,7 +3,9 @@
 use rstest::rstest;
 
 use super::*;
-use crate::world::{HeaderEdit, Redirect, ReferenceGrant};
+use crate::world::{
+    HeaderEdit, NewPath, PathMatch, Redirect, ReferenceGrant, Rewrite, RouteMatch, ValueMatch,
+};
 
 #[rstest]
 #[case("service", "none", "BackendNotFound")]
@@ -162,11 +164,25 @@ fn unknown_kind_external_name_and_missing_port_are_bad_references() {
     ));
 }
 
+#[rstest]
+#[case::https("https", "ResolvedRefs=False/UnsupportedProtocol")]
+#[case::websocket("kubernetes.io/wss", "ResolvedRefs=False/UnsupportedProtocol")]
+#[case::plain_websocket("kubernetes.io/ws", "ResolvedRefs=True/ResolvedRefs")]
+#[case::plain_http2("kubernetes.io/h2c", "ResolvedRefs=True/ResolvedRefs")]
+#[case::plain("http", "ResolvedRefs=True/ResolvedRefs")]
+fn service_that_needs_tls_is_no_backend(#[case] protocol: &str, #[case] resolved: &str) {
+    let mut world = mk_world();
+    let service = world.services.get_mut(&key("web")).unwrap();
+    service.ports[0].app_protocol = Some(protocol.into());
+    let said = route_says(&world, "web");
+    assert!(has(&said, resolved), "{said:?}");
+}
+
 #[test]
 fn unsupported_rule_answers_500_and_others_work() {
     let mut world = mk_world();
     let mut bad = mk_rule("/bad", vec![mk_ref("service", "web", 1)]);
-    bad.filters = vec![RouteFilter::Unsupported("URLRewrite".into())];
+    bad.filters = vec![RouteFilter::Unsupported("RequestMirror".into())];
     let good = mk_rule("/good", vec![mk_ref("service", "web", 1)]);
     add_route(&mut world, mk_route("r", vec![bad.clone(), good]));
     let said = route_says(&world, "r");
@@ -183,6 +199,102 @@ fn unsupported_rule_answers_500_and_others_work() {
     assert_eq!(
         route_says(&world, "r")[0],
         "Accepted=False/UnsupportedValue"
+    );
+}
+
+/// Envoy cannot rewrite the path for one of several backends, nor redirect there.
+#[rstest]
+#[case::redirect(RouteFilter::Redirect(Redirect::default()), "RequestRedirect")]
+#[case::rewrite(rewrite(Some("a.example"), None), "URLRewrite")]
+fn filter_of_a_whole_rule_is_refused_at_a_backend(#[case] filter: RouteFilter, #[case] kind: &str) {
+    let mut rule = mk_rule("/", vec![mk_ref("service", "web", 1)]);
+    rule.backends[0].filters = vec![filter];
+    let mut world = mk_world();
+    add_route(&mut world, mk_route("r", vec![rule]));
+    let (_, wanted) = build_all(&world);
+    let accepted = &wanted.routes[&key("r")][0].conditions[0];
+    assert_eq!(accepted.reason, "UnsupportedValue");
+    let wanted = format!("{kind} on a backendRef is not supported");
+    assert!(accepted.message.contains(&wanted), "{}", accepted.message);
+}
+
+/// Without its match the requests of such a rule would be answered by a rule that is less specific.
+#[test]
+fn requests_of_a_match_that_is_not_supported_are_answered_by_no_other_rule() {
+    let value = |name: &str| ValueMatch {
+        name: name.into(),
+        value: ".*".into(),
+        inexact: true,
+    };
+    let mut rule = mk_rule("/", vec![mk_ref("service", "web", 1)]);
+    rule.matches = vec![
+        RouteMatch {
+            path: PathMatch::Regex("/admin/.*".into()),
+            ..RouteMatch::default()
+        },
+        RouteMatch {
+            headers: vec![value("x-user")],
+            ..RouteMatch::default()
+        },
+        RouteMatch {
+            query: vec![value("user")],
+            ..RouteMatch::default()
+        },
+    ];
+    let mut world = mk_world();
+    world.routes.clear();
+    add_route(&mut world, mk_route("refused", vec![rule]));
+    let others =
+        ["/", "/admin", "/admin/open"].map(|path| mk_rule(path, vec![mk_ref("service", "web", 1)]));
+    add_route(&mut world, mk_route("others", others.to_vec()));
+    let (models, wanted) = build_all(&world);
+    let rules = &models[0].ports[&80].chains[0].vhosts[0].rules;
+    let order = rules.iter().map(|rule| {
+        format!(
+            "{}/{} {:?}",
+            rule.id.rule,
+            rule.id.index,
+            rule.action == Action::Status(500)
+        )
+    });
+    let order: Vec<String> = order.collect();
+    // The last two are those of headers and of the query, which go before the other rule for all paths.
+    assert_eq!(
+        order,
+        [
+            "2/0 false",
+            "0/0 true",
+            "1/0 false",
+            "0/1 true",
+            "0/2 true",
+            "0/0 false"
+        ]
+    );
+    let accepted = &wanted.routes[&key("refused")][0].conditions[0];
+    assert_eq!(accepted.reason, "UnsupportedValue");
+    assert!(
+        accepted.message.contains("RegularExpression"),
+        "{}",
+        accepted.message
+    );
+}
+
+#[test]
+fn rule_with_something_unknown_answers_500_and_says_what() {
+    let mut rule = mk_rule("/", vec![mk_ref("service", "web", 1)]);
+    rule.problem = Some("field \"retry\" of a rule is not supported".into());
+    let mut world = mk_world();
+    add_route(&mut world, mk_route("r", vec![rule]));
+    let (models, wanted) = build_all(&world);
+    let mut rules = models[0].rules();
+    let rule = rules.find(|rule| rule.id.route == key("r")).unwrap();
+    assert_eq!(rule.action, Action::Status(500));
+    let accepted = &wanted.routes[&key("r")][0].conditions[0];
+    assert_eq!(accepted.reason, "UnsupportedValue");
+    assert!(
+        accepted.message.contains("\"retry\""),
+        "{}",
+        accepted.message
     );
 }
 
@@ -203,12 +315,19 @@ fn remove(name: &str) -> RouteFilter {
 fn redirect(hostname: &str, path: &str) -> RouteFilter {
     RouteFilter::Redirect(Redirect {
         hostname: Some(hostname.into()),
-        full_path: Some(path.into()),
+        path: Some(NewPath::Full(path.into())),
         ..Redirect::default()
     })
 }
 
-/// Filters that Envoy refuses, and the route table with them.
+fn rewrite(hostname: Option<&str>, path: Option<NewPath>) -> RouteFilter {
+    RouteFilter::Rewrite(Rewrite {
+        hostname: hostname.map(Into::into),
+        path,
+    })
+}
+
+/// Filters that Envoy refuses, and the route table with them; or that lead to another host or query than they name.
 pub(crate) fn refused_filters() -> Vec<RouteFilter> {
     vec![
         set("Host", "a.example"),
@@ -223,6 +342,28 @@ pub(crate) fn refused_filters() -> Vec<RouteFilter> {
         remove("x\r\n"),
         redirect("a.example\r\n", "/"),
         redirect("a.example", "/a\r\nb"),
+        redirect("a.example", ".attacker.example"),
+        redirect("a.example", ""),
+        RouteFilter::Redirect(Redirect {
+            path: Some(NewPath::Prefix("b".into())),
+            ..Redirect::default()
+        }),
+        RouteFilter::Redirect(Redirect {
+            scheme: Some("javascript".into()),
+            ..Redirect::default()
+        }),
+        RouteFilter::Redirect(Redirect {
+            code: 418,
+            ..Redirect::default()
+        }),
+        rewrite(Some("a.example:80"), None),
+        rewrite(Some(""), None),
+        rewrite(None, Some(NewPath::Full(String::new()))),
+        rewrite(None, Some(NewPath::Full("a".into()))),
+        rewrite(None, Some(NewPath::Full("/a?b=c".into()))),
+        rewrite(None, Some(NewPath::Prefix("a/".into()))),
+        rewrite(None, Some(NewPath::Prefix("/a#b".into()))),
+        rewrite(None, Some(NewPath::Prefix("/a\n".into()))),
     ]
 }
 
@@ -262,7 +403,12 @@ fn usual_values_are_supported() {
     rule.filters = vec![set("X-Under_score", "a\tb ü 100%"), remove("Server")];
     let mut moved = mk_rule("/", Vec::new());
     moved.filters = vec![redirect("b.example", "/a%20b?c=d")];
-    add_route(&mut world, mk_route("r", vec![rule, moved]));
+    let mut rewritten = mk_rule("/", vec![mk_ref("service", "web", 1)]);
+    rewritten.filters = vec![rewrite(
+        Some("c.example"),
+        Some(NewPath::Prefix(String::new())),
+    )];
+    add_route(&mut world, mk_route("r", vec![rule, moved, rewritten]));
     let said = route_says(&world, "r");
     assert!(
         !said.iter().any(|one| one.starts_with("Partially")),

@@ -26,7 +26,7 @@ pub(crate) fn gateway(object: &gateway::Gateway) -> Gateway {
             .iter()
             .map(|one| listener(one, spec.tls.as_ref()))
             .collect(),
-        wants_addresses: spec.addresses.as_ref().is_some_and(|list| !list.is_empty()),
+        wants_addresses: spec.addresses.iter().flatten().any(is_certain),
         labels: labels.unwrap_or_default(),
         annotations: annotations.unwrap_or_default(),
         parameters: reference.map(|reference| ParametersRef {
@@ -36,6 +36,19 @@ pub(crate) fn gateway(object: &gateway::Gateway) -> Gateway {
             name: reference.name,
         }),
     }
+}
+
+/// Without a value it asks for any address of its type, which a Gateway has anyway.
+fn is_certain(address: &gateway::GatewayAddresses) -> bool {
+    let is_ip = address
+        .r#type
+        .as_deref()
+        .is_none_or(|kind| kind == "IPAddress");
+    !is_ip
+        || address
+            .value
+            .as_deref()
+            .is_some_and(|value| !value.is_empty())
 }
 
 fn listener(one: &gateway::GatewayListeners, of_gateway: Option<&gateway::GatewayTls>) -> Listener {
@@ -141,6 +154,19 @@ mod tests {
         let texts: Vec<_> = texts.collect();
         assert_eq!(texts, ["/Secret -/a", "example.com/Other far/b"]);
         assert!(!tls.passthrough);
+    }
+
+    #[test]
+    fn address_without_a_value_is_any() {
+        let wants = |addresses: Value| {
+            let spec = json!({"listeners": [], "addresses": addresses});
+            mk_gateway(&spec).wants_addresses
+        };
+        assert!(!wants(json!([])));
+        assert!(!wants(json!([{"type": "IPAddress"}, {}, {"value": ""}])));
+        assert!(wants(json!([{"type": "IPAddress"}, {"value": "10.0.0.1"}])));
+        assert!(wants(json!([{"type": "Hostname"}])));
+        assert!(wants(json!([{"type": "example.com/own"}])));
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub(super) const FORBIDDEN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 14);
 pub(super) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 18);
 const CLOSING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 16);
 const DYING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 17);
+const UPGRADING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 19);
 pub(super) const EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
 pub(super) const REMOTE_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 2);
 pub(super) const SECOND_EPP: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 3);
@@ -313,6 +314,18 @@ impl Bed {
         self.tasks
             .spawn(pod::serve_no_posts(listener, Arc::clone(&posts)));
         (DYING_POD, posts)
+    }
+
+    /// Starts a pod that upgrades each connection.
+    pub(super) async fn upgrading_pod(&mut self) -> Ipv4Addr {
+        let listener = TcpListener::bind((UPGRADING_POD, self.pods)).await.unwrap();
+        self.tasks.spawn(pod::serve_upgrades(listener));
+        UPGRADING_POD
+    }
+
+    /// Where EPPs listen at this address.
+    pub(super) fn picker_at(&self, ip: Ipv4Addr) -> SocketAddr {
+        (ip, self.picker).into()
     }
 
     pub(super) fn at(&self, ip: Ipv4Addr) -> Behaviour {

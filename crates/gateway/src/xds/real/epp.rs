@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
-use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue, HeaderValueOption};
+use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use envoy_types::pb::envoy::service::ext_proc::v3 as wire;
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use futures::{Stream, StreamExt, stream};
@@ -47,6 +47,7 @@ struct State {
     behaviour: Behaviour,
     asked: usize,
     headers: Vec<String>,
+    paths: Vec<String>,
     served: Vec<String>,
     lists: Vec<String>,
 }
@@ -59,6 +60,7 @@ impl Epp {
             behaviour,
             asked: 0,
             headers: Vec::new(),
+            paths: Vec::new(),
             served: Vec::new(),
             lists: Vec::new(),
         };
@@ -86,6 +88,11 @@ impl Epp {
         self.state.lock().headers.clone()
     }
 
+    /// Paths of all requests seen.
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.state.lock().paths.clone()
+    }
+
     /// Where Envoy says that requests went.
     pub(super) fn served(&self) -> Vec<String> {
         self.state.lock().served.clone()
@@ -105,7 +112,13 @@ impl Epp {
             From::RequestHeaders(headers) => {
                 let mut state = self.state.lock();
                 state.asked += 1;
-                state.headers.extend(names(headers.headers));
+                let headers = headers.headers.unwrap_or_default().headers;
+                let path = headers.iter().find(|header| header.key == ":path");
+                let path = path.map(|path| String::from_utf8_lossy(&path.raw_value).into_owned());
+                state.paths.extend(path);
+                state
+                    .headers
+                    .extend(headers.into_iter().map(|header| header.key));
                 match behaviour {
                     Behaviour::Hang => return None,
                     Behaviour::Empty => return Some(wire::ProcessingResponse::default()),
@@ -173,11 +186,6 @@ impl ExternalProcessor for Epp {
         });
         Ok(Response::new(Box::pin(answers)))
     }
-}
-
-fn names(headers: Option<HeaderMap>) -> impl Iterator<Item = String> {
-    let headers = headers.unwrap_or_default().headers;
-    headers.into_iter().map(|header| header.key)
 }
 
 fn json_headers() -> wire::HeaderMutation {

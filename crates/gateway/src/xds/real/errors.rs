@@ -227,16 +227,18 @@ async fn request_of_a_pool_that_meets_a_connection_as_it_closes_is_sent_again() 
 /// A server that was killed may have processed the request. Of several backends of a rule, the first gets almost all
 /// requests.
 #[rstest]
-#[case::service(&[("service", "web", 1)], 1)]
-#[case::service_beside_a_pool(&[("service", "web", MOST), ("pool", "llm", 1)], 1)]
-#[case::service_beside_an_import(&[("service", "web", MOST), ("import", "many", 1)], 1)]
-#[case::pool(&[("pool", "llm", 1)], 2)]
-#[case::pool_beside_an_import(&[("pool", "llm", MOST), ("import", "llm", 1)], 2)]
-#[case::pool_beside_an_import_of_many(&[("pool", "llm", MOST), ("import", "many", 1)], 1)]
+#[case::service(&[("service", "web", 1)], 1, None)]
+#[case::service_beside_a_pool(&[("service", "web", MOST), ("pool", "llm", 1)], 1, None)]
+#[case::service_beside_an_import(&[("service", "web", MOST), ("import", "many", 1)], 1, None)]
+#[case::pool(&[("pool", "llm", 1)], 2, None)]
+#[case::pool_behind_a_hop(&[("pool", "llm", 1)], 2, Some("20s"))]
+#[case::pool_beside_an_import(&[("pool", "llm", MOST), ("import", "llm", 1)], 2, None)]
+#[case::pool_beside_an_import_of_many(&[("pool", "llm", MOST), ("import", "many", 1)], 1, None)]
 #[tokio::test(flavor = "multi_thread")]
 async fn request_that_a_server_has_read_is_not_done_often(
     #[case] backends: &[(&str, &str, u32)],
     #[case] times: usize,
+    #[case] limit: Option<&str>,
 ) {
     let to_dying = |world: &mut World| {
         let entry = world.imports[&key("llm")].clusters[0].clone();
@@ -250,7 +252,8 @@ async fn request_that_a_server_has_read_is_not_done_often(
         }
         let backends = backends.iter();
         let backends = backends.map(|(kind, name, weight)| mk_ref(kind, name, *weight));
-        let rule = mk_rule("/dying", backends.collect());
+        let mut rule = mk_rule("/dying", backends.collect());
+        rule.request_timeout = limit.map(Into::into);
         add_route(world, mk_route("dying", vec![rule]));
     };
     let mut bed = Bed::start(to_dying).await;

@@ -34,6 +34,8 @@ pub(super) const HANG: &str = "/hang";
 /// A request as a pod read it.
 pub(super) struct SeenRequest {
     pub(super) path: String,
+    /// The path with its query.
+    pub(super) target: String,
     pub(super) headers: HeaderMap,
 }
 
@@ -71,8 +73,11 @@ pub(super) async fn serve(listener: TcpListener, seen: Seen) {
         Body::from_stream(futures::stream::unfold(number, piece))
     };
     let echo = move |uri: Uri, headers: HeaderMap, body: Bytes| {
-        let path = uri.path().to_owned();
-        seen.0.lock().push(SeenRequest { path, headers });
+        seen.0.lock().push(SeenRequest {
+            path: uri.path().to_owned(),
+            target: uri.to_string(),
+            headers,
+        });
         let answer = format!("{name} {}", body.len());
         async move { answer_at(uri.path(), answer).await }
     };
@@ -128,6 +133,30 @@ async fn answer_unless_post(mut stream: TcpStream, posts: Arc<AtomicUsize>) {
             stream.write_all(answer).await.unwrap();
         }
     }
+}
+
+/// A server that upgrades each connection to WebSocket, and returns the bytes that follow.
+pub(super) async fn serve_upgrades(listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        connections.spawn(upgrade(stream));
+    }
+}
+
+async fn upgrade(mut stream: TcpStream) {
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"\r\n\r\n") {
+        if stream.read_buf(&mut seen).await.unwrap_or(0) == 0 {
+            return;
+        }
+    }
+    let answer =
+        b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n";
+    stream.write_all(answer).await.unwrap();
+    let (mut reader, mut writer) = stream.split();
+    // The other side may close without having read all.
+    let _ = tokio::io::copy(&mut reader, &mut writer).await;
 }
 
 async fn answer_one(mut stream: TcpStream) {

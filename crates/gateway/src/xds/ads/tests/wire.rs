@@ -29,7 +29,6 @@ use super::mk_snapshot;
 use crate::metrics::AdsMetrics;
 use crate::pki::{Authority, Identity};
 use crate::world::Key;
-use crate::xds::{Kind, Snapshot};
 use crate::xds::ads::budget::{Budgets, Limits};
 use crate::xds::ads::connections::{Trust, serve};
 use crate::xds::ads::proxies::Proxies;
@@ -38,6 +37,7 @@ use crate::xds::ads::view::MAX_NAMES;
 use crate::xds::proto::core::Node;
 use crate::xds::proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::xds::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use crate::xds::{Kind, Snapshot};
 use moment::Clock;
 
 const NOW: u64 = 1_800_000_000;
@@ -253,7 +253,11 @@ impl Stream {
 #[rstest]
 #[case::its_own(Shown::Of("west", "gw"), "ns/gw", Some(Code::Ok))]
 #[case::another_gateways_node(Shown::Of("west", "gw"), "ns/other", Some(Code::PermissionDenied))]
-#[case::of_a_gateway_that_is_no_more(Shown::Of("west", "gw*"), "ns/gw", Some(Code::PermissionDenied))]
+#[case::of_a_gateway_that_is_no_more(
+    Shown::Of("west", "gw*"),
+    "ns/gw",
+    Some(Code::PermissionDenied)
+)]
 #[case::no_gateways_node(Shown::Of("west", "gw"), "", Some(Code::InvalidArgument))]
 #[case::of_another_cluster(Shown::Of("east", "gw"), "ns/gw", Some(Code::PermissionDenied))]
 #[case::of_another_authority(Shown::Foreign, "ns/gw", None)]
