@@ -218,7 +218,7 @@ impl Control {
         let jobs = inputs::jobs(&imports, &policies, &around);
         self.observers.sync(jobs);
         let mut selector = self.selector.lock();
-        selector.sync(inputs::wanted(&imports, &policies));
+        selector.sync(inputs::wanted(&imports, &policies, world));
         selector.advance(self.clock.now())
     }
 

@@ -10,7 +10,7 @@ use crate::model::{
     Epp, EppAddresses, HealthPort, Import, Imported, Mode, ParentAddresses, Pool, Readiness,
 };
 use crate::observe::{Job, Jobs, Kind, Method, Probe, Scrape, Targets};
-use crate::world::{Endpoints, Key, World};
+use crate::world::{BadCredential, Endpoints, Key, World};
 
 use super::policy::Policy;
 use super::state::{ClusterId, Entry, Standing, Wanted};
@@ -19,11 +19,19 @@ use super::state::{ClusterId, Entry, Standing, Wanted};
 pub(crate) type Imports<'i> = BTreeMap<Key, &'i Import>;
 
 /// Each import with its policy and its clusters that requests can get to.
-pub(crate) fn wanted(imports: &Imports<'_>, policies: &BTreeMap<Key, Policy>) -> Wanted {
+pub(crate) fn wanted(
+    imports: &Imports<'_>,
+    policies: &BTreeMap<Key, Policy>,
+    world: &World,
+) -> Wanted {
+    let nowhere: Arc<[Cidr]> = Arc::new([]);
     let wanted = imports.iter().map(|(key, import)| {
         let policy = policies.get(key).cloned().unwrap_or_default();
         let entries = import.hops().map(|(cluster, mode)| {
-            let entry = entry(cluster, mode);
+            let mut entry = entry(cluster, mode);
+            if policy.metrics().is_some() {
+                entry.unscraped = scrape(cluster, world, &nowhere).err();
+            }
             (cluster.name.clone(), entry)
         });
         (key.clone(), (policy, entries.collect()))
@@ -42,6 +50,7 @@ fn entry(cluster: &Imported, mode: &Mode) -> Entry {
             Readiness::NotReady(_) => Standing::NotReady,
             Readiness::Draining { .. } => Standing::Draining,
         },
+        unscraped: None,
     }
 }
 
@@ -89,7 +98,7 @@ pub(crate) fn jobs(
             };
             jobs.insert((id.clone(), Kind::Probe), Job::Probe(probe));
             if policy.metrics().is_some()
-                && let Some(scrape) = scrape(cluster, around.world, &denied)
+                && let Ok(scrape) = scrape(cluster, around.world, &denied)
             {
                 jobs.insert((id, Kind::Scrape), Job::Scrape(scrape));
             }
@@ -158,15 +167,18 @@ fn hosts(addresses: &[SocketAddr], port: Option<u16>) -> Vec<(String, u16)> {
     hosts.collect()
 }
 
-/// `None`: the entry has no metrics, or names a Secret that cannot be used; its cluster counts as the mean of the others.
-fn scrape(cluster: &Imported, world: &World, denied: &Arc<[Cidr]>) -> Option<Scrape> {
-    let metrics = cluster.metrics.as_ref()?;
+/// How the metrics of a cluster are read, or why they are not; it counts as the mean of the others then.
+fn scrape(cluster: &Imported, world: &World, denied: &Arc<[Cidr]>) -> Result<Scrape, &'static str> {
+    let metrics = cluster.metrics.as_ref();
+    let metrics = metrics.ok_or("its entry names no metrics that this cluster may read")?;
     let credential = match &metrics.secret {
         None => None,
         Some(secret) => {
-            let listed = world.credentials.get(secret)?.as_ref().ok()?;
+            let listed = world.credentials.get(secret);
+            let listed = listed.ok_or("the Secret for its metrics is not listed yet")?;
+            let listed = listed.as_ref().map_err(|bad| bad.text())?;
             if listed.cluster != cluster.name {
-                return None;
+                return Err(BadCredential::NotLabelled.text());
             }
             Some(listed.credential.clone())
         }
@@ -175,7 +187,7 @@ fn scrape(cluster: &Imported, world: &World, denied: &Arc<[Cidr]>) -> Option<Scr
         hosts: metrics.addresses.clone(),
         denied: Arc::clone(denied),
     };
-    Some(Scrape::new(targets, credential))
+    Ok(Scrape::new(targets, credential))
 }
 
 /// The Secrets that imports name for the metrics of their clusters, where shares depend on them.

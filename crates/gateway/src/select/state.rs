@@ -49,6 +49,8 @@ pub(crate) struct Entry {
     /// Requests can reach its endpoints without its endpoint picker.
     pub(crate) fails_open: bool,
     pub(crate) standing: Standing,
+    /// Why its metrics are not read, where shares depend on them.
+    pub(crate) unscraped: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,7 +319,7 @@ impl ImportState {
                 "healthChangedSecondsAgo": health.changed().map(age),
                 "lastProbeFailed": cluster.probe_error,
                 "metrics": load,
-                "lastScrapeFailed": cluster.scrape_error,
+                "lastScrapeFailed": cluster.entry.unscraped.or(cluster.scrape_error),
                 "score": cluster.score(&self.policy, now),
                 "weight": cluster.weight,
                 "share": assigned.map(|one| one.weight),

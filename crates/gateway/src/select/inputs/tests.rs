@@ -140,6 +140,11 @@ fn metrics_are_scraped_with_a_credential_that_is_for_that_cluster(
         assert!(seen.starts_with(expected), "{seen}");
         assert_eq!(seen.contains("credential"), expected.contains("credential"));
     }
+    let imports = [(import.key.clone(), &import)].into();
+    let wanted = wanted(&imports, &by_metrics(), &world);
+    let why = wanted[&key("llm")].1["east"].unscraped;
+    let is_read = expected.iter().any(|one| one.starts_with("east Scrape"));
+    assert_eq!(why.is_none(), is_read, "{why:?}");
     let named = credentials(&world, &by_metrics());
     let expected: Vec<Key> = secret.map(key).into_iter().collect();
     assert_eq!(named, expected);
@@ -156,7 +161,7 @@ fn readiness_of_entries_is_their_standing() {
         clusters[1].drain_until = Some(60);
     });
     let imports = [(import.key.clone(), &import)].into();
-    let wanted = wanted(&imports, &BTreeMap::new());
+    let wanted = wanted(&imports, &BTreeMap::new(), &world);
     let (policy, entries) = &wanted[&key("llm")];
     assert_eq!(*policy, Policy::default());
     let standings = entries.values().map(|entry| entry.standing);
@@ -208,6 +213,6 @@ fn local_pool_is_one_of_the_clusters_and_is_probed_where_its_pods_are() {
     };
     assert_eq!(probe.targets.hosts, [("10.1.0.9".to_owned(), 9003)]);
     assert!(matches!(probe.method, Method::Grpc { .. }), "{probe:?}");
-    let wanted = wanted(&imports, &BTreeMap::new());
+    let wanted = wanted(&imports, &BTreeMap::new(), &world);
     assert!(wanted[&key("llm")].1[&id.cluster].is_local);
 }

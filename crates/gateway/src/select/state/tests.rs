@@ -8,6 +8,7 @@ const READY: Entry = Entry {
     is_local: false,
     fails_open: false,
     standing: Standing::Ready,
+    unscraped: None,
 };
 
 fn at(seconds: u64) -> Moment {

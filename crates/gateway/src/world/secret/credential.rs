@@ -58,26 +58,40 @@ pub(crate) struct CredentialFor {
 }
 
 /// Why a Secret is of no use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadCredential {
-    #[error("its Secret does not exist")]
     NotFound,
-    #[error("its Secret may not be read: the gateway's role has to allow list and watch of it")]
     Denied,
-    #[error("its Secret cannot be decoded")]
     Undecodable,
-    #[error(
-        "its Secret is not for it: the label isthmus.dev/metrics-credential has to be the cluster's name"
-    )]
     NotLabelled,
-    #[error("its Secret is too large")]
     TooLarge,
-    #[error("its Secret has none of token, tls.crt with tls.key, ca.crt")]
     Empty,
-    #[error("its Secret has a token that no header can hold")]
     Token,
-    #[error("its Secret has certificates or a key that cannot be used")]
     Tls,
+}
+
+// === impl BadCredential ===
+
+impl BadCredential {
+    /// For people.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::NotFound => "the Secret for its metrics does not exist",
+            Self::Denied => {
+                "the Secret for its metrics may not be read: the gateway's role has to allow list and watch of it"
+            }
+            Self::Undecodable => "the Secret for its metrics cannot be decoded",
+            Self::NotLabelled => {
+                "the Secret for its metrics does not allow it: the label isthmus.dev/metrics-credential has to be the cluster's name"
+            }
+            Self::TooLarge => "the Secret for its metrics is too large",
+            Self::Empty => {
+                "the Secret for its metrics has none of token, ca.crt, and tls.crt with tls.key"
+            }
+            Self::Token => "the Secret for its metrics has a token that no header can hold",
+            Self::Tls => "the Secret for its metrics has certificates or a key that cannot be used",
+        }
+    }
 }
 
 // === impl Credential ===

@@ -50,7 +50,7 @@ fn begin(bed: &mut Bed, selector: &mut Selector) {
     let imports = models[0].imports.iter();
     let imports = imports.map(|(key, import)| (key.clone(), import.as_ref()));
     let policies = policies::of_imports(&bed.world);
-    selector.sync(inputs::wanted(&imports.collect(), &policies));
+    selector.sync(inputs::wanted(&imports.collect(), &policies, &bed.world));
     selector.advance(at(0));
     publish(bed, selector);
 }
