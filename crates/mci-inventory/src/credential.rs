@@ -216,6 +216,7 @@ mod tests {
     fn no_error_quotes_the_output() {
         let output = br#"{"apiVersion": ["s3cr3t"], "kind": "ExecCredential"}"#;
         let error = parse(output, V1, Timestamp::UNIX_EPOCH).expect_err("refused");
+        assert!(error.to_string().contains("(line 1, column"), "{error}");
         assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{error}");
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{find, keep, make_executable};
+use super::{find, keep, wheel::make_executable};
 use crate::{
     command::{on_path, output, run_as_step},
     workspace,

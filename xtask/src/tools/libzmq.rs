@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{pinned, stamp, unpacked};
+use super::{
+    stamp,
+    wheel::{pinned, unpacked},
+};
 use crate::workspace;
 
 pub(super) const PACKAGE: &str = "pyzmq";

@@ -139,12 +139,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case("http://10.0.0.1:6443")]
-    #[case("https://user:password@10.0.0.1")]
-    #[case("10.0.0.1")]
-    fn what_the_controller_refuses_is_not_made(#[case] server: &str) {
+    #[case("http://10.0.0.1:6443", "an http:// server")]
+    #[case("https://user:password@10.0.0.1", "a user in the server's URL")]
+    #[case("10.0.0.1", "see --server")]
+    fn what_the_controller_refuses_is_not_made(#[case] server: &str, #[case] why: &str) {
         let access = Access::of(&mk_cluster(server), "east", Some(server)).expect("read");
         let error = make_kubeconfig("east", &access, "secret-token").expect_err("refused");
+        assert!(format!("{error:#}").contains(why), "{error:#}");
         assert!(!format!("{error:#}").contains("secret-token"), "{error:#}");
     }
 }

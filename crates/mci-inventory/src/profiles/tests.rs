@@ -178,6 +178,8 @@ async fn refused_credentials_are_issued_again() {
     let new = bench
         .until(|listings| is_ready(listings, "east") && *access(listings, "east") != old)
         .await;
+    let shown = format!("{:?}", access(&new, "east"));
+    assert!(shown.contains("Credentials(https://"), "{shown}");
     assert!(!format!("{new:?}").contains("new"), "{new:?}");
     assert_eq!(bench.runs(), 2);
 }

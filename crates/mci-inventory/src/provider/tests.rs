@@ -115,6 +115,7 @@ fn no_error_quotes_the_file() {
     exec["env"] = json!("s3cr3t");
     let file = json!({"providers": [{"name": "a", "execConfig": exec}]});
     let error = ProviderFile::parse(file.to_string().as_bytes()).expect_err("refused");
+    assert!(error.to_string().contains("at line 1"), "{error}");
     assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{error}");
 }
 

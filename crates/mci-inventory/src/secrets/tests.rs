@@ -84,10 +84,12 @@ fn nothing_shows_the_bytes() {
         json!({"value": encoded(GOOD)}),
     );
     let shown = format!("{secret:?} {:?}", read(&secret, &Reading::default()));
+    assert!(shown.contains("MemberSecret(Some(\"east\"))"), "{shown}");
     assert!(!shown.contains("t0ps3cr3t"), "{shown}");
     assert!(!shown.contains(&encoded(GOOD)), "{shown}");
     let bad = json!({"metadata": {"name": "x"}, "data": {"value": "t0ps3cr3t!"}});
     let error = serde_json::from_value::<MemberSecret>(bad).expect_err("no base64");
+    assert!(error.to_string().contains("not base64"), "{error}");
     assert!(!error.to_string().contains("t0ps3cr3t"), "{error}");
 }
 

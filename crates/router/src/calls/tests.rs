@@ -184,7 +184,8 @@ async fn what_is_wrong_is_named(
 async fn a_refusal_repeats_nothing_of_the_prompt() {
     let body = r#"{"token_ids":[77177,"77177"],"model":"77177"}"#;
     let reply = ask(&mk_calls(None), "POST /route", &[], body).await;
-    assert_eq!(reply.0, 400);
+    let kind = reply.2["error"]["type"].as_str();
+    assert_eq!((reply.0, kind), (400, Some("bad-request")), "{}", reply.2);
     assert!(!reply.2.to_string().contains("77177"), "{}", reply.2);
 }
 
