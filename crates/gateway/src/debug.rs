@@ -144,7 +144,9 @@ impl Which {
         match &self.gateway {
             Some(gateway) => {
                 let gateway = quoted(gateway);
-                format!("no Gateway {gateway} of this controller: use ?gateway=<namespace>/<name>\n")
+                format!(
+                    "no Gateway {gateway} of this controller: use ?gateway=<namespace>/<name>\n"
+                )
             }
             None => "no Gateway of this controller yet\n".to_owned(),
         }

@@ -38,7 +38,9 @@ impl Index {
             Update::Delete(service) => self.reached_by(service, true),
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
         }
-        self.world.infra.retain(|_, infra| *infra != Infra::default());
+        self.world
+            .infra
+            .retain(|_, infra| *infra != Infra::default());
         let changed = keep(
             &mut self.world.services,
             update,
@@ -97,7 +99,9 @@ impl Index {
                 changes.world = true;
             }
         }
-        self.world.infra.retain(|_, infra| *infra != Infra::default());
+        self.world
+            .infra
+            .retain(|_, infra| *infra != Infra::default());
         changes
     }
 

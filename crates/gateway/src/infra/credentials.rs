@@ -170,10 +170,8 @@ mod tests {
         let mut anew = wanted.clone();
         anew["metadata"]["ownerReferences"][0]["uid"] = json!("uid-anew");
         let mut taken_over = written.clone();
-        taken_over.metadata.owner_references = serde_json::from_value(
-            anew["metadata"]["ownerReferences"].clone(),
-        )
-        .unwrap();
+        taken_over.metadata.owner_references =
+            serde_json::from_value(anew["metadata"]["ownerReferences"].clone()).unwrap();
         let renewed = credentials.fill(&gateway, &anew, Some(&taken_over), NOW);
         assert!(renewed.unwrap().is_some());
         // another authority, and another name of the cluster

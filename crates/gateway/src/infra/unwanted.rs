@@ -37,9 +37,7 @@ pub(crate) fn unwanted<'a>(
 fn gateway_of<'a>(world: &'a World, key: &Key, object: &Value) -> Option<&'a Gateway> {
     let meta: ObjectMeta = serde_json::from_value(object.get("metadata")?.clone()).ok()?;
     let owner = controlling_gateway(&meta)?;
-    let gateway = world
-        .gateways
-        .get(&Key::new(&key.namespace, &owner.name))?;
+    let gateway = world.gateways.get(&Key::new(&key.namespace, &owner.name))?;
     let is_kept = |kind, key: Key| world.kept.contains(&(kind, key));
     let is_here = !gateway.deleting
         && gateway.uid == owner.uid
@@ -130,10 +128,7 @@ mod tests {
         gateway(world).parameters = Some(mk_own_parameters());
         world.parameters.insert(key("own"), None);
     }, &[])]
-    fn what_is_not_wanted_any_more_goes(
-        #[case] change: fn(&mut World),
-        #[case] expected: &[&str],
-    ) {
+    fn what_is_not_wanted_any_more_goes(#[case] change: fn(&mut World), #[case] expected: &[&str]) {
         let mut world = mk_world();
         let settings = InfraSettings {
             ads_hostname: "isthmus-gateway.isthmus-system.svc".into(),

@@ -394,7 +394,10 @@ mod tests {
             write_after(Problems::default(), Part::Service, change, answers).await;
         assert_eq!(result, Ok(()));
         let deleted = r#"DELETE /api/v1/namespaces/ns/services/gw-isthmus {"preconditions":{"resourceVersion":"7","uid":"u-1"},"propagationPolicy":"Background"}"#;
-        assert_eq!(seen.get(1).map(String::as_str), is_deleted.then_some(deleted));
+        assert_eq!(
+            seen.get(1).map(String::as_str),
+            is_deleted.then_some(deleted)
+        );
     }
 
     /// The API server quotes the value that it rejects.

@@ -74,7 +74,10 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case("spiffe://west/gateway/llm/inference/5c1-a", Some("west llm/inference 5c1-a"))]
+    #[case(
+        "spiffe://west/gateway/llm/inference/5c1-a",
+        Some("west llm/inference 5c1-a")
+    )]
     #[case("spiffe://west/gateway/llm/a.b/5c1", Some("west llm/a.b 5c1"))]
     #[case::of_an_earlier_release("spiffe://west/gateway/llm/inference", None)]
     #[case("spiffe://west/gateway/llm", None)]

@@ -142,7 +142,10 @@ fn a_gateway_has_at_most_32_secrets() {
     let names: Vec<String> = (0..33).map(|at| format!("cert-{at}")).collect();
     let one = |name: &String| mk_https_listener(name, 443, Some(&format!("{name}.b")), &[name]);
     let mut of: Vec<_> = names.iter().map(one).collect();
-    of.insert(1, mk_https_listener("again", 443, Some("again.b"), &["cert-0"]));
+    of.insert(
+        1,
+        mk_https_listener("again", 443, Some("again.b"), &["cert-0"]),
+    );
     let mut world = mk_tls_world(of);
     let certificate = world.certificates[&key("cert")].clone();
     for name in &names {
@@ -151,7 +154,10 @@ fn a_gateway_has_at_most_32_secrets() {
     let found = listeners(&world, &mk_settings());
     let (last, others) = found.split_last().unwrap();
     for listener in others {
-        assert_eq!(say(&listener.conditions)[2], "ResolvedRefs=True/ResolvedRefs");
+        assert_eq!(
+            say(&listener.conditions)[2],
+            "ResolvedRefs=True/ResolvedRefs"
+        );
     }
     let resolved = &last.conditions[2];
     assert_eq!(resolved.reason, "InvalidCertificateRef");

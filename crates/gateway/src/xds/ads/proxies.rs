@@ -471,7 +471,10 @@ mod tests {
         let mut is = |edges: &[&str]| {
             let changed = served.has_changed().unwrap();
             let now = served.borrow_and_update().clone();
-            assert!(now.iter().map(String::as_str).eq(edges.iter().copied()), "{now:?}");
+            assert!(
+                now.iter().map(String::as_str).eq(edges.iter().copied()),
+                "{now:?}"
+            );
             changed
         };
         assert!(!is(&[]));

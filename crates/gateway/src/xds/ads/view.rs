@@ -120,7 +120,10 @@ impl Ads {
         };
         let snapshot = self.snapshot.iter();
         let edges = snapshot.flat_map(|snapshot| snapshot.listeners.keys());
-        edges.filter(|name| is_edge(name)).cloned().partition(serves)
+        edges
+            .filter(|name| is_edge(name))
+            .cloned()
+            .partition(serves)
     }
 
     /// What Envoy has and the snapshot has not.

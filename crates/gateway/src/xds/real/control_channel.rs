@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::fixture::{add_route, key, mk_listener, mk_ref, mk_route, mk_rule};
 use crate::metrics::Denied;
 use crate::world::World;
-use crate::fixture::{add_route, key, mk_listener, mk_ref, mk_route, mk_rule};
 
 use super::bed::{Bed, Channel, Edges, Envoy, free_port};
 use super::credentials::Credentials;
@@ -91,9 +91,10 @@ async fn envoy_that_refuses_what_another_serves_is_not_ready() {
     .await;
     bed.edges = Edges::SpoiledOf(port);
     bed.publish();
-    bed.wait("Envoy refuses the new edge, and serves on the old one", || async {
-        bed.refused() == 1
-    })
+    bed.wait(
+        "Envoy refuses the new edge, and serves on the old one",
+        || async { bed.refused() == 1 },
+    )
     .await;
     let another = bed.another_envoy().await;
     bed.wait("the other has all it can have", || async {
@@ -116,8 +117,10 @@ async fn envoy_that_refuses_what_another_serves_is_not_ready() {
 async fn envoy_of_a_former_gateway_is_served_once_it_has_its_new_certificate() {
     let credentials = Credentials::new("uid-former");
     let mut bed = Bed::launch(|_| {}, Channel::Secure(credentials), Edges::Good).await;
-    bed.wait("Envoy was denied", || async { bed.metrics.denied_so_far(Denied::Identity) > 1 })
-        .await;
+    bed.wait("Envoy was denied", || async {
+        bed.metrics.denied_so_far(Denied::Identity) > 1
+    })
+    .await;
     assert_eq!(bed.proxies.connected().len(), 0);
     if let Some(credentials) = &mut bed.credentials {
         credentials.renew("uid-gw");

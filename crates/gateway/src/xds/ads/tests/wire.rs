@@ -29,7 +29,6 @@ use super::mk_snapshot;
 use crate::metrics::AdsMetrics;
 use crate::pki::{Authority, Identity};
 use crate::world::Key;
-use crate::xds::{Kind, Snapshot};
 use crate::xds::ads::budget::{Budgets, Limits};
 use crate::xds::ads::connections::{Trust, serve};
 use crate::xds::ads::proxies::Proxies;
@@ -38,6 +37,7 @@ use crate::xds::ads::view::MAX_NAMES;
 use crate::xds::proto::core::Node;
 use crate::xds::proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::xds::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use crate::xds::{Kind, Snapshot};
 use moment::Clock;
 
 const NOW: u64 = 1_800_000_000;
@@ -253,7 +253,11 @@ impl Stream {
 #[rstest]
 #[case::its_own(Shown::Of("west", "gw"), "ns/gw", Some(Code::Ok))]
 #[case::another_gateways_node(Shown::Of("west", "gw"), "ns/other", Some(Code::PermissionDenied))]
-#[case::of_a_gateway_that_is_no_more(Shown::Of("west", "gw*"), "ns/gw", Some(Code::PermissionDenied))]
+#[case::of_a_gateway_that_is_no_more(
+    Shown::Of("west", "gw*"),
+    "ns/gw",
+    Some(Code::PermissionDenied)
+)]
 #[case::no_gateways_node(Shown::Of("west", "gw"), "", Some(Code::InvalidArgument))]
 #[case::of_another_cluster(Shown::Of("east", "gw"), "ns/gw", Some(Code::PermissionDenied))]
 #[case::of_another_authority(Shown::Foreign, "ns/gw", None)]
@@ -428,11 +432,19 @@ async fn envoys_of_a_gateway_share_a_budget(#[case] limits: Limits) {
     other.next().await.unwrap();
 }
 
-/// One that answers nothing leaves the others of its Gateway without responses, but not for ever.
+/// One that answers late, or never, leaves the others of its Gateway without responses, but not for ever, and no other Gateway.
+#[rstest]
+#[case::late(true)]
+#[case::never(false)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_envoy_that_does_not_answer_ends_where_others_wait() {
+async fn responses_wait_for_answers_to_others(#[case] is_answered: bool) {
     let limits = Limits {
-        responses: 10_000,
+        responses: 20_000,
+        answer: if is_answered {
+            LIMIT
+        } else {
+            Duration::from_millis(100)
+        },
         ..Limits::default()
     };
     let port = Port::open(limits, true).await;
@@ -445,7 +457,12 @@ async fn an_envoy_that_does_not_answer_ends_where_others_wait() {
     begin(other, "ns/other").await.unwrap();
     let mut waiting = std::pin::pin!(waiting);
     assert!(futures::poll!(&mut waiting).is_pending());
-    silent.answer().await;
+    if is_answered {
+        silent.answer().await;
+    } else {
+        let end = silent.next().await.err().unwrap();
+        assert_eq!(end.code(), Code::DeadlineExceeded, "{end}");
+    }
     waiting.await.unwrap();
 }
 
