@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -17,6 +18,7 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
 use crate::world::Key;
+use crate::xds::Kind;
 
 use super::connections::Peer;
 
@@ -50,6 +52,8 @@ pub(crate) struct Limits {
     pub(crate) requests: usize,
     /// Bytes of responses that Envoys of one Gateway have not answered.
     pub(crate) responses: usize,
+    /// An Envoy answers a response within milliseconds. One that does not for so long is not waited for by others.
+    pub(crate) answer: Duration,
 }
 
 /// The budgets of all Gateways. Cheap to clone.
@@ -65,7 +69,9 @@ pub(super) struct Budget {
     connections: Arc<Pool>,
     names: Arc<Pool>,
     requests: Arc<Pool>,
-    responses: Responses,
+    /// Of clusters, and of all else. Envoy answers a response of clusters once it has their assignments: these must not wait for
+    /// that answer.
+    responses: [Responses; 2],
 }
 
 /// Something of which there is so much.
@@ -134,6 +140,7 @@ impl Default for Limits {
             names: 128 << 20,
             requests: 6 << 20,
             responses: 64 << 20,
+            answer: Duration::from_secs(30),
         }
     }
 }
@@ -169,16 +176,17 @@ impl Budgets {
 
 impl Budget {
     fn new(limits: &Limits) -> Self {
-        let pieces = (limits.responses / PIECE).clamp(1, 1 << 30);
+        let pieces = (limits.responses / 2 / PIECE).clamp(1, 1 << 30);
+        let responses = || Responses {
+            pieces,
+            free: Arc::new(Semaphore::new(pieces)),
+            waiting: AtomicUsize::new(0),
+        };
         Self {
             connections: Pool::new(limits.of_gateway),
             names: Pool::new(limits.names),
             requests: Pool::new(limits.requests),
-            responses: Responses {
-                pieces,
-                free: Arc::new(Semaphore::new(pieces)),
-                waiting: AtomicUsize::new(0),
-            },
+            responses: [responses(), responses()],
         }
     }
 
@@ -196,14 +204,14 @@ impl Budget {
         Unread(Arc::new(Mutex::new(Share::of(&self.requests))))
     }
 
-    /// Waits until a response of so many bytes may be sent. It is encoded twice on its way. One that is larger than all that
-    /// there is waits for all of it.
-    pub(super) async fn turn(self: Arc<Self>, bytes: usize) -> Turn {
+    /// Waits until a response of the type and of so many bytes may be sent. It is encoded twice on its way. One that is larger
+    /// than all that there is waits for all of it.
+    pub(super) async fn turn(self: Arc<Self>, kind: Kind, bytes: usize) -> Turn {
         let Responses {
             pieces,
             free,
             waiting,
-        } = &self.responses;
+        } = &self.responses[usize::from(kind != Kind::Cluster)];
         let wanted = (bytes.saturating_mul(2) / PIECE + 1).min(*pieces);
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         if let Ok(has) = Arc::clone(free).try_acquire_many_owned(wanted) {
@@ -217,7 +225,8 @@ impl Budget {
 
     /// Whether a response waits for others to be answered.
     pub(super) fn is_waited_for(&self) -> bool {
-        self.responses.waiting.load(Ordering::Relaxed) > 0
+        let mut waiting = self.responses.iter().map(|one| &one.waiting);
+        waiting.any(|count| count.load(Ordering::Relaxed) > 0)
     }
 }
 
@@ -365,7 +374,8 @@ mod tests {
             of_gateway: 2,
             names: 100,
             requests: 100,
-            responses: 64 << 10,
+            responses: 128 << 10,
+            answer: Duration::ZERO,
         })
     }
 
@@ -413,12 +423,15 @@ mod tests {
     #[test]
     fn responses_wait_in_order_until_others_are_answered() {
         let budget = mk_budgets().of(&mk_gateway("a"));
-        let turn = |bytes: usize| Arc::clone(&budget).turn(bytes);
+        let turn = |bytes: usize| Arc::clone(&budget).turn(Kind::Cluster, bytes);
         let first = turn(20 << 10).now_or_never().unwrap();
         assert!(!budget.is_waited_for());
         let mut large = Box::pin(turn(1 << 20)); // more than there ever is
         assert!(large.as_mut().now_or_never().is_none());
         assert!(budget.is_waited_for());
+        // the endpoints that Envoy needs to answer are sent
+        let endpoints = Arc::clone(&budget).turn(Kind::Endpoints, 20 << 10);
+        assert!(endpoints.now_or_never().is_some());
         // it is not passed over
         let mut small = Box::pin(turn(100));
         assert!(small.as_mut().now_or_never().is_none());

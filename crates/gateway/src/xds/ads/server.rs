@@ -34,9 +34,6 @@ use super::{Ads, Effect, Input, Refusal, Request, Response};
 /// An Envoy that opens a stream says at once who it is.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
-/// An Envoy answers a response within milliseconds. One that does not for so long is not waited for by others.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-
 /// Between two looks whether somebody waits for the answer that is late.
 const LATE_LOOK: Duration = Duration::from_secs(1);
 
@@ -317,12 +314,7 @@ impl Session {
             tokio::select! {
                 () = self.server.drain.cancelled() => return None,
                 message = self.requests.message() => match message {
-                    Ok(Some(request)) => {
-                        self.request(decode(request));
-                        if let Some(unread) = &self.unread {
-                            unread.clear();
-                        }
-                    }
+                    Ok(Some(request)) => self.request(decode(request)),
                     Ok(None) => return None,
                     Err(status) => {
                         debug!(gateway = %self.gateway, %status, "Envoy's stream broke");
@@ -352,10 +344,10 @@ impl Session {
             return self.outbox.pop_front();
         }
         let bytes = || first.resources.iter().map(|(_, one)| one.bytes.len()).sum();
-        let budget = &self.budget;
+        let (kind, budget) = (first.kind, &self.budget);
         let waiting = self
             .waiting
-            .get_or_insert_with(|| Arc::clone(budget).turn(bytes()).boxed());
+            .get_or_insert_with(|| Arc::clone(budget).turn(kind, bytes()).boxed());
         let turn = waiting.now_or_never()?;
         self.take_turn(turn);
         self.outbox.pop_front()
@@ -372,16 +364,17 @@ impl Session {
     /// When to look whether others wait for an answer of this Envoy that is late.
     fn late_at(&self) -> Option<Instant> {
         let oldest = self.unanswered.values().map(|(_, at)| *at).min()?;
-        Some((oldest + ANSWER_LIMIT).max(Instant::now() + LATE_LOOK))
+        let late = oldest + self.server.budgets.limits().answer;
+        Some(late.max(Instant::now() + LATE_LOOK))
     }
 
     fn look_at_late(&mut self) {
-        let now = Instant::now();
+        let (now, limit) = (Instant::now(), self.server.budgets.limits().answer);
         let mut sent = self.unanswered.values().map(|(_, at)| *at);
-        if self.budget.is_waited_for() && sent.any(|at| at + ANSWER_LIMIT <= now) {
+        if self.budget.is_waited_for() && sent.any(|at| at + limit <= now) {
             warn!(gateway = %self.gateway, "an Envoy does not answer, and others wait for it");
             self.server.metrics.denied(Denied::Responses);
-            let text = format!("no answer to a response within {ANSWER_LIMIT:?}");
+            let text = format!("no answer to a response within {limit:?}");
             self.end = Some(Status::deadline_exceeded(text));
         }
     }
@@ -432,6 +425,9 @@ impl Session {
             self.unanswered.remove(&nonce);
         }
         self.step(Input::Request(request));
+        if let Some(unread) = &self.unread {
+            unread.clear();
+        }
     }
 
     fn step(&mut self, input: Input) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{answer, mk_resource, mk_snapshot, ms, subscribe};
+use crate::xds::ads::ready::READY;
 use crate::xds::ads::{Ads, Effect, Input, Request, Response};
 use crate::xds::{Kind, Snapshot};
 use moment::Moment;
@@ -24,6 +25,9 @@ struct Wilful {
     tables: BTreeMap<String, Vec<String>>,
     asked: BTreeMap<Kind, BTreeSet<String>>,
     unanswered: Vec<(Response, Option<String>)>,
+    /// The edges of the newest snapshot, and those that other Envoys serve.
+    edges: BTreeSet<String>,
+    others: BTreeSet<String>,
 }
 
 impl Wilful {
@@ -38,7 +42,18 @@ impl Wilful {
             tables: BTreeMap::new(),
             asked: BTreeMap::new(),
             unanswered: Vec::new(),
+            edges: BTreeSet::new(),
+            others: BTreeSet::new(),
         }
+    }
+
+    /// The edges that it has with a table.
+    fn serves(&self) -> BTreeSet<String> {
+        let edges = self.listeners.keys();
+        edges
+            .filter(|edge| self.routes.contains_key(*edge))
+            .cloned()
+            .collect()
     }
 
     fn hello(&self) -> Vec<Input> {
@@ -54,11 +69,15 @@ impl Wilful {
             Kind::Routes => self.routes.clone(),
         };
         let kinds = Kind::ALL.into_iter().filter(|kind| {
-            let named = matches!(kind, Kind::Endpoints | Kind::Secret | Kind::Routes);
+            // the table that makes it ready it always asks for
+            let named = matches!(kind, Kind::Endpoints | Kind::Secret);
             !named || self.asked.get(kind).is_some_and(|names| !names.is_empty())
         });
         let hello = kinds.map(|kind| {
-            let names = self.asked.get(&kind).cloned().unwrap_or_default();
+            let mut names = self.asked.get(&kind).cloned().unwrap_or_default();
+            if kind == Kind::Routes {
+                names.insert(READY.to_owned());
+            }
             Input::Request(Request {
                 kind: Some(kind),
                 subscribe: names.into_iter().collect(),
@@ -98,6 +117,16 @@ impl Wilful {
                     self.listeners.insert(name.clone(), resource.version);
                     new.push((Kind::Secret, "cert/a".to_owned()));
                     new.push((Kind::Routes, name));
+                }
+                Kind::Routes if name == READY => {
+                    let serves = self.serves();
+                    let edges = &self.edges;
+                    prop_assert!(edges.is_empty() || !serves.is_empty(), "it serves nothing");
+                    let lacks = edges
+                        .difference(&serves)
+                        .find(|edge| self.others.contains(*edge));
+                    prop_assert_eq!(lacks, None, "others serve it");
+                    self.routes.insert(name, resource.version);
                 }
                 Kind::Routes => {
                     for cluster in content.split(',').filter(|name| !name.is_empty()) {
@@ -166,6 +195,8 @@ enum Step {
     /// Answer the oldest response.
     Answer,
     Wait(u64),
+    /// What others serve from now on.
+    Others(BTreeSet<&'static str>),
     Reconnect,
 }
 
@@ -177,6 +208,8 @@ fn any_step() -> impl Strategy<Value = Step> {
             .prop_map(|(clusters, hosts, bad)| Step::Change(clusters, hosts, bad)),
         6 => Just(Step::Answer),
         2 => (1_u64..1500).prop_map(Step::Wait),
+        1 => prop::collection::btree_set(prop::sample::select(vec!["edge/80", "edge/443"]), 0..3)
+            .prop_map(Step::Others),
         1 => Just(Step::Reconnect),
     ]
 }
@@ -208,6 +241,19 @@ fn snapshot_of(clusters: &BTreeMap<&'static str, u8>, hosts: u8, bad_table: bool
     snapshot
         .secrets
         .insert("cert/a".into(), mk_resource(&certificate, false));
+    // an edge without clusters, of which one listener is refused
+    let second = match hosts {
+        0 => None,
+        1 => Some("second"),
+        _ => Some("bad second"),
+    };
+    if let Some(content) = second {
+        let listener = mk_resource(content, false);
+        snapshot.listeners.insert("edge/443".into(), listener);
+        snapshot
+            .routes
+            .insert("edge/443".into(), mk_resource("", false));
+    }
     if bad_table {
         let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
         let bad = mk_resource(&format!("bad,{}", names.join(",")), false);
@@ -249,15 +295,19 @@ proptest! {
         let mut ads = Ads::new(Duration::from_secs(3));
         let mut envoy = Wilful::new();
         let mut snapshot = snapshot_of(&BTreeMap::new(), 0, false);
+        envoy.edges = snapshot.listeners.keys().cloned().collect();
         let mut first = vec![Input::Snapshot(Arc::clone(&snapshot))];
         first.extend(envoy.hello());
         feed(&mut ads, &mut envoy, &mut refused, first, ms(now))?;
         // In the end it answers everything and time goes by.
-        let end = (0..80).flat_map(|_| [Step::Answer, Step::Wait(500)]);
+        let end = (0..120).flat_map(|_| [Step::Answer, Step::Wait(500)]);
+        // nobody else is left, so that it may take requests with what it has
+        let end = std::iter::once(Step::Others(BTreeSet::new())).chain(end);
         for step in steps.into_iter().chain(end) {
             let inputs = match step {
                 Step::Change(clusters, hosts, bad) => {
                     snapshot = snapshot_of(&clusters, hosts, bad);
+                    envoy.edges = snapshot.listeners.keys().cloned().collect();
                     vec![Input::Snapshot(Arc::clone(&snapshot))]
                 }
                 Step::Answer if envoy.unanswered.is_empty() => Vec::new(),
@@ -271,10 +321,15 @@ proptest! {
                     now += millis;
                     vec![Input::Tick]
                 }
+                Step::Others(edges) => {
+                    envoy.others = edges.iter().map(ToString::to_string).collect();
+                    vec![Input::Served(Arc::new(envoy.others.clone()))]
+                }
                 Step::Reconnect => {
                     envoy.unanswered.clear();
                     ads = Ads::new(Duration::from_secs(3));
-                    let mut hello = vec![Input::Snapshot(Arc::clone(&snapshot))];
+                    let served = Input::Served(Arc::new(envoy.others.clone()));
+                    let mut hello = vec![served, Input::Snapshot(Arc::clone(&snapshot))];
                     hello.extend(envoy.hello());
                     hello
                 }
@@ -286,7 +341,9 @@ proptest! {
             for (name, resource) in snapshot.of(kind) {
                 let id = (kind, name.clone(), resource.version);
                 let odd = name.starts_with("odd");
-                let right = held.get(name) == Some(&resource.version);
+                // for the table of a listener that it refuses it does not ask
+                let is_unasked = kind == Kind::Routes && !envoy.listeners.contains_key(name);
+                let right = is_unasked || held.get(name) == Some(&resource.version);
                 prop_assert!(right || refused.contains(&id) || odd, "{kind:?} {name}");
             }
             let table = &snapshot.routes["edge/80"];
@@ -297,6 +354,8 @@ proptest! {
                 prop_assert_eq!(more, None);
             }
         }
+        let is_ready = envoy.routes.contains_key(READY);
+        prop_assert!(is_ready || envoy.serves().is_disjoint(&envoy.edges), "it waits for ever");
         let mut wanted = envoy.clusters.keys().filter(|name| snapshot.clusters.contains_key(*name));
         let warm = wanted.all(|name| envoy.warm.contains(name));
         prop_assert!(warm, "a cluster waits for endpoints");

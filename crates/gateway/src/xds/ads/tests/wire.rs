@@ -432,11 +432,19 @@ async fn envoys_of_a_gateway_share_a_budget(#[case] limits: Limits) {
     other.next().await.unwrap();
 }
 
-/// One that answers nothing leaves the others of its Gateway without responses, but not for ever.
+/// One that answers late, or never, leaves the others of its Gateway without responses, but not for ever, and no other Gateway.
+#[rstest]
+#[case::late(true)]
+#[case::never(false)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_envoy_that_does_not_answer_ends_where_others_wait() {
+async fn responses_wait_for_answers_to_others(#[case] is_answered: bool) {
     let limits = Limits {
-        responses: 10_000,
+        responses: 20_000,
+        answer: if is_answered {
+            LIMIT
+        } else {
+            Duration::from_millis(100)
+        },
         ..Limits::default()
     };
     let port = Port::open(limits, true).await;
@@ -449,7 +457,12 @@ async fn an_envoy_that_does_not_answer_ends_where_others_wait() {
     begin(other, "ns/other").await.unwrap();
     let mut waiting = std::pin::pin!(waiting);
     assert!(futures::poll!(&mut waiting).is_pending());
-    silent.answer().await;
+    if is_answered {
+        silent.answer().await;
+    } else {
+        let end = silent.next().await.err().unwrap();
+        assert_eq!(end.code(), Code::DeadlineExceeded, "{end}");
+    }
     waiting.await.unwrap();
 }
 
