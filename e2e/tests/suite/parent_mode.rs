@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crd::{ImportedCluster, InferencePoolImport, Parent, RoutingMode, conditions};
-use e2e::watching::{becomes, holds};
+use e2e::watching::{becomes, holds_during};
 use http::{HeaderMap, HeaderValue, header};
 use kube::Api;
 use serde_json::json;
@@ -142,11 +142,9 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
             other => Err(format!("{other:?}")),
         }
     };
-    let there = holds(&imports, isthmus::POOL, "an entry of one mode", is_whole);
-    let switched = switch_there_and_back(east, &imports);
-    let (there, switched) = tokio::join!(there, switched);
-    there?;
-    let after = switched?;
+    let switching = switch_there_and_back(east, &imports);
+    let what = "an entry of one mode";
+    let after = holds_during(&imports, isthmus::POOL, what, switching, is_whole).await?;
     ensure!(
         before.metadata.uid == after.metadata.uid,
         "the import was made anew"
