@@ -13,12 +13,17 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
 };
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout, timeout_at},
+};
 
 /// An import, a condition or their end is there within this.
 pub const APPEARS: Duration = Duration::from_secs(20);
 /// What must not come is watched for so long.
 pub const HELD: Duration = Duration::from_secs(5);
+/// A watch has seen by then what happened before.
+const AFTERWARDS: Duration = Duration::from_secs(1);
 /// One request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 /// The pause between two checks of a state that must not change.
@@ -120,6 +125,46 @@ where
         }
     }
     Ok(())
+}
+
+/// Watches one object while `work` goes on and for [`AFTERWARDS`]: every state of it must be as `wanted` says. The work begins
+/// when the first state was seen, so that none is missed.
+///
+/// # Errors
+/// As soon as a state is not the wanted one, with the text of `wanted`; and when the work fails.
+pub async fn holds_during<K, T>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    work: impl Future<Output = Result<T>>,
+    wanted: impl Fn(Option<&K>) -> Result<(), String>,
+) -> Result<T>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + 'static,
+{
+    let begun = Notify::new();
+    let work = async {
+        begun.notified().await;
+        let outcome = work.await?;
+        sleep(AFTERWARDS).await;
+        Ok(outcome)
+    };
+    let mut work = pin!(work);
+    loop {
+        let broken = follow(api, name, |object| {
+            begun.notify_one();
+            wanted(object).err()
+        });
+        tokio::select! {
+            biased;
+            seen = broken => match seen {
+                Ok(Some(other)) => bail!("{what}: it did not stay so; seen: {other}"),
+                Ok(None) => {}
+                Err(error) => return Err(error.context(format!("{what}: watching"))),
+            },
+            outcome = &mut work => return outcome,
+        }
+    }
 }
 
 /// Checks something that cannot be watched, again and again until `deadline`: every check must return `Ok`. A check

@@ -215,13 +215,10 @@ impl Stand {
         let nth: usize = nth.context("a server's name")?.parse()?;
         let at = self.standalone.servers()[nth];
         let page = Requests::new(format!("http://{at}"));
-        let page = page.get("/admin/requests").await?.json();
+        let page = page.get(&format!("/admin/requests?{TEST_ID}={id}")).await?;
+        let page = page.json();
         let entries = page.as_array().context("a list of requests")?;
-        let entry = entries
-            .iter()
-            .rev()
-            .find(|entry| entry["headers"][TEST_ID] == id);
-        entry.cloned().context("not in the server's log")
+        entries.last().cloned().context("not in the server's log")
     }
 
     /// Changes the knobs of all model servers.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crd::{ImportedCluster, InferencePoolImport, Parent, RoutingMode, conditions};
-use e2e::watching::{becomes, holds};
+use e2e::watching::{becomes, holds_during};
 use http::{HeaderMap, HeaderValue, header};
 use kube::Api;
 use serde_json::json;
@@ -145,11 +145,27 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place_and_costs_no_reque
             other => Err(format!("{other:?}")),
         }
     };
-    let there = holds(&imports, isthmus::POOL, "an entry of one mode", is_whole);
+    let switching = without_a_loss(environment, &imports);
+    let what = "an entry of one mode";
+    let after = holds_during(&imports, isthmus::POOL, what, switching, is_whole).await?;
+    ensure!(
+        before.metadata.uid == after.metadata.uid,
+        "the import was made anew"
+    );
+    clear(east).await
+}
+
+/// Switches while requests are sent, each of which must be answered.
+async fn without_a_loss(
+    environment: &Environment,
+    imports: &Api<InferencePoolImport>,
+) -> Result<InferencePoolImport> {
+    /// Far fewer than a client sends in the time that two switches take.
+    const AT_LEAST: usize = 20;
     let done = CancellationToken::new();
-    let switched = async {
+    let switching = async {
         let _done = done.clone().drop_guard();
-        switch_there_and_back(environment, &imports).await
+        switch_there_and_back(environment, imports).await
     };
     let traffic = async {
         let mut sent = 0;
@@ -158,17 +174,12 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place_and_costs_no_reque
             answered.with_context(|| format!("after {sent} requests while the mode changes"))?;
             sent += 1;
         }
-        anyhow::Ok(())
+        anyhow::Ok(sent)
     };
-    let (there, switched, answered) = tokio::join!(there, switched, traffic);
-    there?;
-    let after = switched?;
-    answered?;
-    ensure!(
-        before.metadata.uid == after.metadata.uid,
-        "the import was made anew"
-    );
-    clear(east).await
+    let (after, answered) = tokio::join!(switching, traffic);
+    let (after, answered) = (after?, answered?);
+    ensure!(answered >= AT_LEAST, "only {answered} requests were sent");
+    Ok(after)
 }
 
 /// To ParentMode and back, each until requests are answered; the import in EndpointMode.
