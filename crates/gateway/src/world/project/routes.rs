@@ -23,6 +23,9 @@ use super::{key, port};
 #[cfg(test)]
 mod tests;
 
+/// The type of a match that is known and not supported.
+const REGEX: &str = "RegularExpression";
+
 /// An HTTPRoute as the API server has it.
 #[derive(Clone, Deserialize)]
 pub(crate) struct RawRoute {
@@ -306,8 +309,6 @@ fn route_match(value: &Value) -> (RouteMatch, Option<String>) {
     };
     (found, problem)
 }
-
-const REGEX: &str = "RegularExpression";
 
 /// The backend if it is one, and what of it is not known.
 fn backend(value: &Value) -> (Option<BackendRef>, Option<String>) {

@@ -30,6 +30,9 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// A request without a body, one that Envoy holds in one piece, and one that it sends on in many.
 const BODIES: [usize; 3] = [0, 1_000, 3_000_000];
 
+/// The path of requests that begin after the picker was killed.
+const LATE: &str = "/pool/late";
+
 /// A picker in a runtime of its own: with that end its port and all its connections, as with a process.
 struct Killable {
     epp: Epp,
@@ -82,8 +85,6 @@ async fn send_each(bed: &Bed, is_late: bool) -> Vec<Outcome> {
     }
     outcomes
 }
-
-const LATE: &str = "/pool/late";
 
 /// All outcomes until [`SETTLED`] after the end of the picker, which ends when the load has reached it, and those after that.
 async fn lose_picker(bed: &Bed, picker: Killable) -> (Vec<Outcome>, Vec<Outcome>) {
