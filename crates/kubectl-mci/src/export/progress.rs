@@ -61,10 +61,6 @@ impl Change {
         }
     }
 
-    pub(super) fn mode(&self) -> Option<RoutingMode> {
-        self.mode
-    }
-
     /// Whether entries in other clusters show a change of mode; none if there is no entry to compare.
     fn is_carried(&self, reach: Option<&Reach>) -> Option<bool> {
         let mode = self.mode.filter(|_| self.is_of_mode)?;
