@@ -34,7 +34,8 @@ pub(crate) fn wanted(
             }
             (cluster.name.clone(), entry)
         });
-        (key.clone(), (policy, entries.collect()))
+        let entries = entries.collect();
+        (key.clone(), (policy, entries))
     });
     wanted.collect()
 }
