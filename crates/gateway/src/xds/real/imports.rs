@@ -206,6 +206,15 @@ async fn client_that_claims_to_be_a_cluster_is_kept_from_gateways_of_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_that_drains_gets_nothing_new_and_ends_what_it_has() {
+    ends_what_it_has(Health::Draining).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_that_becomes_unhealthy_gets_nothing_new_and_ends_what_it_has() {
+    ends_what_it_has(Health::Unhealthy).await;
+}
+
+async fn ends_what_it_has(becomes: Health) {
     let mut bed = Bed::start(|_| {}).await;
     let south = mk_parent(&bed, "south", POD_B, &[]);
     let north = mk_parent(&bed, "north", REMOTE_POD, &[]);
@@ -228,7 +237,7 @@ async fn cluster_that_drains_gets_nothing_new_and_ends_what_it_has() {
     while pieces(&answer) == 0 {
         assert!(connection.read_buf(&mut answer).await.unwrap() > 0);
     }
-    let drains = [("south", 0, Health::Draining), ("north", 1000, up)];
+    let drains = [("south", 0, becomes), ("north", 1000, up)];
     bed.selection = Some(mk_shares(&drains));
     bed.publish();
     let north = format!("{REMOTE_POD} 0");
