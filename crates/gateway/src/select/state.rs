@@ -321,7 +321,7 @@ impl ImportState {
             .map_or_else(Default::default, |moved| now.since(moved));
         self.moved = Some(now);
         let is_first = self.clusters.values().all(|one| one.weight.is_none());
-        let is_settled = self.is_settled;
+        let is_settled = self.is_settled || is_over;
         let by_name: BTreeMap<&str, &Target> = targets
             .iter()
             .filter(|(_, target)| target.serves)
@@ -340,7 +340,7 @@ impl ImportState {
             let cluster = self.clusters.get(name);
             cluster.is_some_and(|one| one.score(&self.policy, now).is_some())
         };
-        self.is_settled = is_settled || is_over || by_name.keys().all(|name| has_score(name));
+        self.is_settled = is_settled || by_name.keys().all(|name| has_score(name));
     }
 
     fn show(&self, now: Moment) -> Value {
