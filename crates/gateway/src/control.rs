@@ -120,8 +120,9 @@ impl Control {
                     changes.selection |= self.selector.lock().record(fact, now);
                 }
                 _ = look.tick() => {
-                    changes.selection |= self.selector.lock().advance(self.clock.now());
-                    changes.live |= self.pace.take_waiting();
+                    let now = self.clock.now();
+                    changes.selection |= self.selector.lock().advance(now);
+                    changes.live |= self.pace.take_due(now);
                 }
                 event = self.events.recv() => {
                     let Some(event) = event else { return };

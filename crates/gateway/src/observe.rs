@@ -19,16 +19,19 @@ use crate::select::{ClusterId, Fact};
 mod dial;
 mod page;
 mod probe;
+mod resolve;
 mod scrape;
 
 pub(crate) use dial::Targets;
 pub(crate) use probe::{Method, Probe};
 pub(crate) use scrape::Scrape;
 
+use resolve::Resolver;
+
 /// Facts that wait for the control loop: each is some bytes, and more than these are a loop that hangs.
 pub(crate) const FACTS: usize = 1024;
 
-/// Probes at once, with up to [`dial::AT_ONCE`] connections each. One of a dead network takes its whole time.
+/// Probes at once, with up to 8 connections each. One of a dead network takes its whole time.
 const PROBES: usize = 256;
 
 /// Scrapes at once.
@@ -69,6 +72,7 @@ struct Shared {
     scrapes: Semaphore,
     /// The CAs of the system, read when they are needed first.
     system: LazyLock<Trust>,
+    resolver: Resolver,
 }
 
 // === impl Observers ===
@@ -84,6 +88,7 @@ impl Observers {
                 probes: Semaphore::new(PROBES),
                 scrapes: Semaphore::new(SCRAPES),
                 system: LazyLock::new(Trust::system),
+                resolver: Resolver::system(),
             }),
         }
     }
@@ -155,13 +160,15 @@ impl Job {
         let cluster = cluster.clone();
         Some(match self {
             Self::Probe(probe) => {
-                let result = timeout(probe.timeout, probe.run(&shared.system)).await;
+                let limit = probe.timeout;
+                let result = probe.run(&shared.system, &shared.resolver);
+                let result = timeout(limit, result).await;
                 let result = result.unwrap_or(Err("no answer in time"));
                 shared.metrics.probed(result.is_ok());
                 Fact::Probed { cluster, result }
             }
             Self::Scrape(scrape) => {
-                let reading = scrape.run(&cluster.import.name);
+                let reading = scrape.run(&cluster.import.name, SCRAPE_TIME, &shared.resolver);
                 let result = timeout(SCRAPE_TIME, reading).await;
                 let result = result.unwrap_or(Err("no answer in time"));
                 shared.metrics.scraped(result.is_ok());

@@ -2,21 +2,25 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crd::networks::Cidr;
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use rustls::pki_types::ServerName;
 use tls::{Alpn, Trust};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::select::is_allowed;
 
-/// Addresses that are tried at the same time.
-pub(crate) const AT_ONCE: usize = 4;
+use super::resolve::Resolver;
 
-/// Addresses that one observation tries at most.
-const MOST: usize = 16;
+/// Names of one cluster that are resolved.
+const MAX_NAMES: usize = 16;
 
 /// Hosts with their ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +28,22 @@ pub(crate) struct Targets {
     /// IP addresses, checked by who names them, and names.
     pub(crate) hosts: Vec<(String, u16)>,
     /// What a name must not lead to.
-    pub(crate) denied: Arc<[Cidr]>,
+    denied: Arc<[Cidr]>,
+    /// The target that answered last: of several endpoint pickers one may be the leader.
+    pub(super) first: Option<SocketAddr>,
+    /// Where the next observation begins: of many targets, each has its turn.
+    next: usize,
+}
+
+/// How the targets of an observation are tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// Targets that begin at the same time.
+    pub(super) at_once: usize,
+    /// How often as many begin.
+    pub(super) batches: u32,
+    /// Time of the observation. Batches begin at equal distances in it, or once all before have failed.
+    pub(super) time: Duration,
 }
 
 /// Why there is no connection with TLS.
@@ -38,24 +57,96 @@ pub(crate) enum DialError {
 // === impl Targets ===
 
 impl Targets {
-    /// Where the hosts are now, each address once and not too many; those of names only as far as they are allowed.
-    pub(crate) async fn resolve(&self) -> Vec<(String, SocketAddr)> {
-        let mut found: Vec<(String, SocketAddr)> = Vec::new();
-        for (host, port) in &self.hosts {
-            if let Ok(ip) = host.parse::<IpAddr>() {
-                found.push((host.clone(), SocketAddr::new(ip, *port)));
-            } else if let Ok(addresses) = lookup_host((host.as_str(), *port)).await {
-                let allowed = addresses.filter(|at| is_allowed(at.ip(), &self.denied, &[]));
-                found.extend(allowed.map(|at| (host.clone(), at)));
+    pub(crate) fn new(hosts: Vec<(String, u16)>, denied: Arc<[Cidr]>) -> Self {
+        Self {
+            hosts,
+            denied,
+            first: None,
+            next: 0,
+        }
+    }
+
+    /// The result of the first target of which there is one, and the error of the last that failed. The target that answered
+    /// last begins. One that does not answer takes no time from those that follow it: they begin while it is still tried.
+    pub(super) async fn race<T, F>(
+        &mut self,
+        resolver: &Resolver,
+        pace: Pace,
+        observe: impl Fn(String, SocketAddr) -> F,
+    ) -> Result<T, &'static str>
+    where
+        F: Future<Output = Result<T, &'static str>>,
+    {
+        let step = pace.time / pace.batches.max(1);
+        let all = self.resolve(resolver, step).await;
+        let mut waiting = self.turn(all, pace).into_iter();
+        let mut running = FuturesUnordered::new();
+        let mut last = "it has no address that may be dialled";
+        while waiting.len() > 0 {
+            for (host, at) in waiting.by_ref().take(pace.at_once) {
+                let observed = observe(host, at);
+                running.push(async move { (at, observed.await) });
             }
-            if found.len() >= MOST {
-                break;
+            let over = sleep(step);
+            tokio::pin!(over);
+            loop {
+                tokio::select! {
+                    ended = running.next() => match ended {
+                        Some((at, Ok(value))) => {
+                            self.first = Some(at);
+                            return Ok(value);
+                        }
+                        Some((_, Err(why))) => last = why,
+                        None => break,
+                    },
+                    () = &mut over, if waiting.len() > 0 => break,
+                }
             }
         }
+        Err(last)
+    }
+
+    /// Where the hosts are now, each address once; those of names only as far as they are allowed. Names that take longer than
+    /// `limit` are left out this time.
+    async fn resolve(&self, resolver: &Resolver, limit: Duration) -> Vec<(String, SocketAddr)> {
+        let mut found: Vec<(String, SocketAddr)> = Vec::new();
+        let mut names = Vec::new();
+        for (host, port) in &self.hosts {
+            match host.parse::<IpAddr>() {
+                Ok(ip) => found.push((host.clone(), SocketAddr::new(ip, *port))),
+                Err(_) => names.push((host, *port)),
+            }
+        }
+        names.truncate(MAX_NAMES);
+        let lookups = names.into_iter().map(|(host, port)| async move {
+            let addresses = timeout(limit, resolver.addresses(host)).await;
+            let addresses = addresses.unwrap_or_default().into_iter();
+            let allowed = addresses.filter(|ip| is_allowed(*ip, &self.denied, &[]));
+            let named = allowed.map(|ip| (host.clone(), SocketAddr::new(ip, port)));
+            named.collect::<Vec<_>>()
+        });
+        found.extend(join_all(lookups).await.into_iter().flatten());
         found.sort_unstable_by_key(|(_, at)| *at);
         found.dedup_by_key(|(_, at)| *at);
-        found.truncate(MOST);
         found
+    }
+
+    /// Those of this observation, in order. The next one begins with the others.
+    fn turn(
+        &mut self,
+        mut all: Vec<(String, SocketAddr)>,
+        pace: Pace,
+    ) -> Vec<(String, SocketAddr)> {
+        let most = pace.at_once * pace.batches as usize;
+        if let Some(start) = self.next.checked_rem(all.len()) {
+            all.rotate_left(start);
+            self.next = start + most.min(all.len());
+        }
+        // It is set again only if it answers again.
+        let first = self.first.take();
+        all.sort_by_key(|(_, at)| Some(*at) != first);
+        all.truncate(most);
+        all
     }
 }
 

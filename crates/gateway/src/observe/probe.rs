@@ -3,14 +3,18 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
 use tls::{Alpn, Trust};
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::dial::{self, AT_ONCE, DialError, Targets};
+use super::dial::{self, DialError, Pace, Targets};
+use super::resolve::Resolver;
+
+/// Targets that are tried at the same time, and how often as many within one probe.
+const AT_ONCE: usize = 4;
+const BATCHES: u32 = 2;
 
 /// Bytes of an answer of gRPC health, which is one number.
 const MAX_ANSWER: usize = 1024;
@@ -30,8 +34,7 @@ pub(crate) enum Method {
     Grpc { service: String },
     /// A connection.
     Tcp,
-    /// A connection and a handshake under this name. Whom the certificate is of does not matter: Envoys verify it by other CAs than
-    /// those of this program.
+    /// A connection and a handshake, with a certificate for this name by an authority of the system: Envoys refuse others.
     Tls { name: String },
 }
 
@@ -39,29 +42,33 @@ pub(crate) enum Method {
 
 impl Probe {
     /// As soon as one of the targets answers; an error once all have failed.
-    pub(super) async fn run(&self, system: &Trust) -> Result<(), &'static str> {
-        let targets = self.targets.resolve().await;
-        let tries = targets.into_iter();
-        let tries = tries.map(|(_, at)| self.one(at, system));
-        let mut tries = stream::iter(tries).buffer_unordered(AT_ONCE);
-        let mut last = "it has no address that may be dialled";
-        while let Some(result) = tries.next().await {
-            match result {
-                Ok(()) => return Ok(()),
-                Err(why) => last = why,
-            }
-        }
-        Err(last)
+    pub(super) async fn run(
+        &mut self,
+        system: &Trust,
+        resolver: &Resolver,
+    ) -> Result<(), &'static str> {
+        let pace = Pace {
+            at_once: AT_ONCE,
+            batches: BATCHES,
+            time: self.timeout,
+        };
+        let method = &self.method;
+        let one = |_host, at| method.probe(at, system);
+        self.targets.race(resolver, pace, one).await
     }
+}
 
-    async fn one(&self, at: SocketAddr, system: &Trust) -> Result<(), &'static str> {
-        match &self.method {
-            Method::Grpc { service } => grpc(at, service).await,
-            Method::Tcp => dial::tcp(at).await.map(drop),
-            Method::Tls { name } => match dial::tls(at, name, system, Alpn::Http).await {
-                Ok(_) | Err(DialError::Certificate) => Ok(()),
-                Err(DialError::Failed(why)) => Err(why),
-            },
+// === impl Method ===
+
+impl Method {
+    async fn probe(&self, at: SocketAddr, system: &Trust) -> Result<(), &'static str> {
+        match self {
+            Self::Grpc { service } => grpc(at, service).await,
+            Self::Tcp => dial::tcp(at).await.map(drop),
+            Self::Tls { name } => {
+                let connected = dial::tls(at, name, system, Alpn::Http).await;
+                connected.map(drop).map_err(DialError::text)
+            }
         }
     }
 }

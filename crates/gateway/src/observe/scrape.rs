@@ -1,6 +1,7 @@
 //! What an endpoint picker reports of its pool.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HOST};
@@ -14,19 +15,21 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::select::PoolLoad;
 use crate::world::Credential;
 
-use super::dial::{self, DialError, Targets};
+use super::dial::{self, DialError, Pace, Targets};
 use super::page::Page;
+use super::resolve::Resolver;
 
 /// Bytes of a page, of which one line is held at a time.
 pub(super) const MAX_PAGE: usize = 8 << 20;
+
+/// Targets that one scrape tries, one after the other: a page costs an endpoint picker more than a probe does.
+const TRIES: u32 = 4;
 
 /// A scrape of one cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scrape {
     pub(crate) targets: Targets,
     pub(crate) credential: Option<Credential>,
-    /// The target that answered last: of several endpoint pickers one may be the leader.
-    pub(crate) first: Option<SocketAddr>,
 }
 
 // === impl Scrape ===
@@ -36,53 +39,57 @@ impl Scrape {
         Self {
             targets,
             credential,
-            first: None,
         }
     }
 
     /// The first page of the targets that has all that is needed.
-    pub(super) async fn run(&mut self, pool: &str) -> Result<PoolLoad, &'static str> {
-        let mut targets = self.targets.resolve().await;
-        targets.sort_by_key(|(_, at)| Some(*at) != self.first);
-        let mut last = "it has no address that may be dialled";
-        for (host, at) in &targets {
-            match self.one(host, *at, pool).await {
-                Ok(load) => {
-                    self.first = Some(*at);
-                    return Ok(load);
-                }
-                Err(why) => last = why,
-            }
-        }
-        Err(last)
-    }
-
-    async fn one(&self, host: &str, at: SocketAddr, pool: &str) -> Result<PoolLoad, &'static str> {
-        let credential = self.credential.as_ref();
-        let trust = credential.and_then(Credential::trust);
-        let authorization = credential.and_then(Credential::authorization);
-        let authority = if host.contains(':') {
-            format!("[{host}]:{}", at.port())
-        } else {
-            format!("{host}:{}", at.port())
+    pub(super) async fn run(
+        &mut self,
+        pool: &str,
+        time: Duration,
+        resolver: &Resolver,
+    ) -> Result<PoolLoad, &'static str> {
+        let pace = Pace {
+            at_once: 1,
+            batches: TRIES,
+            time,
         };
-        let mut request = Request::get("/metrics")
-            .header(HOST, authority)
-            .header(ACCEPT, "text/plain")
-            .body(Empty::<Bytes>::new())
-            .map_err(|_| "its name is none")?;
-        if let Some(value) = authorization {
-            let headers = request.headers_mut();
-            headers.insert(AUTHORIZATION, value);
+        let credential = self.credential.as_ref();
+        let one = |host: String, at| async move { scrape(credential, &host, at, pool).await };
+        self.targets.race(resolver, pace, one).await
+    }
+}
+
+async fn scrape(
+    credential: Option<&Credential>,
+    host: &str,
+    at: SocketAddr,
+    pool: &str,
+) -> Result<PoolLoad, &'static str> {
+    let trust = credential.and_then(Credential::trust);
+    let authorization = credential.and_then(Credential::authorization);
+    let authority = if host.contains(':') {
+        format!("[{host}]:{}", at.port())
+    } else {
+        format!("{host}:{}", at.port())
+    };
+    let mut request = Request::get("/metrics")
+        .header(HOST, authority)
+        .header(ACCEPT, "text/plain")
+        .body(Empty::<Bytes>::new())
+        .map_err(|_| "its name is none")?;
+    if let Some(value) = authorization {
+        let headers = request.headers_mut();
+        headers.insert(AUTHORIZATION, value);
+    }
+    match trust {
+        Some(trust) => {
+            let name = credential.and_then(Credential::server_name).unwrap_or(host);
+            let stream = dial::tls(at, name, trust, Alpn::Http1).await;
+            let stream = stream.map_err(DialError::text)?;
+            read(stream, request, pool).await
         }
-        match trust {
-            Some(trust) => {
-                let stream = dial::tls(at, host, trust, Alpn::Http1).await;
-                let stream = stream.map_err(DialError::text)?;
-                read(stream, request, pool).await
-            }
-            None => read(dial::tcp(at).await?, request, pool).await,
-        }
+        None => read(dial::tcp(at).await?, request, pool).await,
     }
 }
 

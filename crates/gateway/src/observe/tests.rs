@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
+use super::dial::Pace;
 use super::*;
 use crate::fixture::key;
 use crate::select::PoolLoad;
@@ -29,13 +30,8 @@ const PAGE: &str = "llm_d_epp_ready_endpoints{name=\"llm\"} 3\nllm_d_epp_average
     llm_d_epp_average_kv_cache_utilization{name=\"llm\"} 0.25\n";
 
 fn mk_targets(at: &[SocketAddr]) -> Targets {
-    Targets {
-        hosts: at
-            .iter()
-            .map(|at| (at.ip().to_string(), at.port()))
-            .collect(),
-        denied: Arc::new([]),
-    }
+    let hosts = at.iter().map(|at| (at.ip().to_string(), at.port()));
+    Targets::new(hosts.collect(), Arc::new([]))
 }
 
 fn mk_probe(at: &[SocketAddr], method: Method) -> Probe {
@@ -99,7 +95,11 @@ async fn page(tasks: &mut JoinSet<()>, answer: Vec<u8>) -> (SocketAddr, mpsc::Re
 }
 
 /// The same over TLS, by its address, with a certificate of this authority.
-async fn serve_tls(tasks: &mut JoinSet<()>, ca: &Ca, answer: Vec<u8>) -> SocketAddr {
+async fn serve_tls(
+    tasks: &mut JoinSet<()>,
+    ca: &Ca,
+    answer: Vec<u8>,
+) -> (SocketAddr, mpsc::Receiver<String>) {
     let params = CertificateParams::new(vec![Ipv4Addr::LOCALHOST.to_string()]).unwrap();
     let (certificate, key) = ca.sign(params);
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
@@ -112,18 +112,22 @@ async fn serve_tls(tasks: &mut JoinSet<()>, ca: &Ca, answer: Vec<u8>) -> SocketA
         .unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let (listener, at) = listen().await;
+    let (seen, asked) = mpsc::channel(16);
     tasks.spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            // A client may not trust it.
+            // A client may not trust it, or end the connection after the handshake.
             if let Ok(mut stream) = acceptor.accept(stream).await {
-                read_head(&mut stream).await;
+                let request = read_head(&mut stream).await;
                 let _ = stream.write_all(&answer).await;
                 let _ = stream.shutdown().await;
+                if !request.is_empty() {
+                    let _ = seen.send(request).await;
+                }
             }
         }
     });
-    at
+    (at, asked)
 }
 
 async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
@@ -143,15 +147,18 @@ fn ok(body: &str) -> Vec<u8> {
 }
 
 async fn probe(at: &[SocketAddr], method: Method) -> Result<(), &'static str> {
-    let probe = mk_probe(at, method);
-    let system = Trust::system();
-    timeout(LIMIT, probe.run(&system))
+    let mut probe = mk_probe(at, method);
+    run(&mut probe, &Trust::system()).await
+}
+
+async fn run(probe: &mut Probe, system: &Trust) -> Result<(), &'static str> {
+    timeout(LIMIT, probe.run(system, &Resolver::system()))
         .await
         .expect("an end in time")
 }
 
 async fn scrape(scrape: &mut Scrape) -> Result<PoolLoad, &'static str> {
-    timeout(LIMIT, scrape.run("llm"))
+    timeout(LIMIT, scrape.run("llm", LIMIT, &Resolver::system()))
         .await
         .expect("an end in time")
 }
@@ -185,18 +192,27 @@ async fn a_connection_is_enough_where_there_is_no_health_port() {
     assert_eq!(refused, Err("the connection is refused"));
 }
 
-/// Envoys may trust others than this program does.
 #[tokio::test]
-async fn a_gateway_is_healthy_where_it_speaks_tls_whoever_signed_its_certificate() {
+async fn gateway_with_tls_is_healthy_with_a_certificate_that_envoys_trust() {
     let mut tasks = JoinSet::new();
-    let tls = || Method::Tls {
-        name: "llm.east.example".to_owned(),
+    let tls = |name: &str| Method::Tls {
+        name: name.to_owned(),
     };
-    let at = serve_tls(&mut tasks, &Ca::new("a"), ok("")).await;
-    assert_eq!(probe(&[at], tls()).await, Ok(()));
+    let (ours, other) = (Ca::new("a"), Ca::new("b"));
+    let (at, _asked) = serve_tls(&mut tasks, &ours, ok("")).await;
+    let not_trusted = Err("its certificate is not trusted");
+    for (ca, name, expected) in [
+        (&ours, "127.0.0.1", Ok(())),
+        (&ours, "llm.east.example", not_trusted),
+        (&other, "127.0.0.1", not_trusted),
+    ] {
+        let system = Trust::of_pem(Some(ca.pem()), None).unwrap();
+        let result = run(&mut mk_probe(&[at], tls(name)), &system).await;
+        assert_eq!(result, expected, "{name}");
+    }
     let plain = health(&mut tasks, true).await;
     assert_eq!(
-        probe(&[plain], tls()).await,
+        probe(&[plain], tls("127.0.0.1")).await,
         Err("the TLS handshake failed")
     );
 }
@@ -205,38 +221,93 @@ async fn a_gateway_is_healthy_where_it_speaks_tls_whoever_signed_its_certificate
 #[tokio::test]
 async fn a_name_is_dialled_only_where_its_address_is_allowed() {
     let (_listener, at) = listen().await;
+    let system = Trust::system();
+    let hosts = vec![("localhost".to_owned(), at.port())];
     let mut one = mk_probe(&[], Method::Tcp);
-    one.targets.hosts = vec![("localhost".to_owned(), at.port())];
-    assert_eq!(one.run(&Trust::system()).await, Ok(()));
+    one.targets = Targets::new(hosts.clone(), Arc::new([]));
+    assert_eq!(run(&mut one, &system).await, Ok(()));
     let denied: [Cidr; 2] = ["127.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap());
-    one.targets.denied = denied.into();
-    let result = one.run(&Trust::system()).await;
+    one.targets = Targets::new(hosts, denied.into());
+    let result = run(&mut one, &system).await;
     assert_eq!(result, Err("it has no address that may be dialled"));
 }
 
+/// Targets at ports 1 to `count`, of which only that at the port `up` answers; the others hang.
+async fn race(targets: &mut Targets, pace: Pace, up: u16) -> (Option<u16>, Vec<u16>) {
+    let tried = parking_lot::Mutex::new(Vec::new());
+    let one = |_host, at: SocketAddr| {
+        tried.lock().push(at.port());
+        async move {
+            if at.port() != up {
+                std::future::pending::<()>().await;
+            }
+            Ok(at.port())
+        }
+    };
+    let resolver = Resolver::system();
+    let result = timeout(pace.time, targets.race(&resolver, pace, one)).await;
+    let result = result.ok().map(|port| port.unwrap());
+    (result, tried.into_inner())
+}
+
+fn mk_ports(count: u16) -> Targets {
+    let hosts = (1..=count).map(|port| ("10.2.0.9".to_owned(), port));
+    Targets::new(hosts.collect(), Arc::new([]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn target_that_hangs_does_not_keep_the_next_from_being_tried_and_the_last_that_answers_is_first()
+ {
+    let pace = Pace {
+        at_once: 4,
+        batches: 2,
+        time: Duration::from_secs(1),
+    };
+    let mut targets = mk_ports(6);
+    let found = race(&mut targets, pace, 6).await;
+    assert_eq!(found, (Some(6), vec![1, 2, 3, 4, 5, 6]));
+    let (found, tried) = race(&mut targets, pace, 6).await;
+    assert_eq!((found, tried[0]), (Some(6), 6));
+    // It hangs now, and is not tried first for ever.
+    assert_eq!(race(&mut targets, pace, 0).await.0, None);
+    let (_, tried) = race(&mut targets, pace, 0).await;
+    assert_ne!(tried[0], 6, "{tried:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_targets_each_has_its_turn() {
+    let pace = Pace {
+        at_once: 1,
+        batches: 4,
+        time: Duration::from_millis(800),
+    };
+    let mut targets = mk_ports(10);
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        all.extend(race(&mut targets, pace, 0).await.1);
+    }
+    assert_eq!(all, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2]);
+}
+
 #[tokio::test]
-async fn a_page_is_asked_for_with_the_token() {
+async fn a_page_is_asked_for_at_the_next_target_where_the_first_fails() {
     let mut tasks = JoinSet::new();
     let (at, mut asked) = page(&mut tasks, ok(PAGE)).await;
     let gone = nobody().await;
-    let credential = mk_credential(Some("s3cret"), None);
-    let mut one = Scrape::new(mk_targets(&[gone, at]), Some(credential));
+    let mut one = Scrape::new(mk_targets(&[gone, at]), None);
     let expected = PoolLoad {
         ready: 3.0,
         queue: 1.5,
         kv: 0.25,
     };
     assert_eq!(scrape(&mut one).await, Ok(expected));
-    assert_eq!(one.first, Some(at));
+    assert_eq!(one.targets.first, Some(at));
     let request = asked.recv().await.unwrap();
     assert!(
         request.starts_with("GET /metrics HTTP/1.1\r\n"),
         "{request}"
     );
-    assert!(
-        request.contains("authorization: Bearer s3cret\r\n"),
-        "{request}"
-    );
+    assert!(!request.contains("authorization"), "{request}");
     assert!(request.contains(&format!("host: {at}\r\n")), "{request}");
 }
 
@@ -259,16 +330,27 @@ async fn what_is_no_page_says_why(#[case] answer: Vec<u8>, #[case] said: &str) {
 }
 
 #[tokio::test]
-async fn a_ca_means_https_with_servers_of_that_ca() {
+async fn the_token_is_sent_to_servers_of_the_ca_under_the_name_that_the_secret_has() {
     let mut tasks = JoinSet::new();
-    let ca = Ca::new("a");
-    let at = serve_tls(&mut tasks, &ca, ok(PAGE)).await;
-    for (trusted, expected) in [(&ca, true), (&Ca::new("b"), false)] {
-        let credential = mk_credential(None, Some(trusted.pem()));
+    let (ours, other) = (Ca::new("a"), Ca::new("b"));
+    let (at, mut asked) = serve_tls(&mut tasks, &ours, ok(PAGE)).await;
+    for (trusted, name, expected) in [
+        (&ours, None, true),
+        (&ours, Some("127.0.0.1"), true),
+        (&ours, Some("epp.east.example"), false),
+        (&other, None, false),
+    ] {
+        let credential = mk_credential(Some("s3cret"), trusted.pem(), name);
         let mut one = Scrape::new(mk_targets(&[at]), Some(credential));
         let result = scrape(&mut one).await;
-        assert_eq!(result.is_ok(), expected, "{result:?}");
+        assert_eq!(result.is_ok(), expected, "{name:?}: {result:?}");
+        if expected {
+            let request = asked.recv().await.unwrap();
+            let header = "authorization: Bearer s3cret\r\n";
+            assert!(request.contains(header), "{request}");
+        }
     }
+    assert!(asked.try_recv().is_err(), "nothing is sent to others");
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ pub(crate) fn wanted(
         let policy = policies.get(key).cloned().unwrap_or_default();
         let entries = import.hops().map(|(cluster, mode)| {
             let mut entry = entry(cluster, mode);
-            if policy.metrics().is_some() {
+            if policy.metrics().is_some() && !entry.is_local {
                 entry.unscraped = scrape(cluster, world, &nowhere).err();
             }
             (cluster.name.clone(), entry)
@@ -89,10 +89,7 @@ pub(crate) fn jobs(
             };
             let (hosts, method) = around.probed(mode);
             let probe = Probe {
-                targets: Targets {
-                    hosts,
-                    denied: Arc::clone(&denied),
-                },
+                targets: Targets::new(hosts, Arc::clone(&denied)),
                 method,
                 interval: policy.health.interval,
                 timeout: policy.health.timeout,
@@ -184,10 +181,7 @@ fn scrape(cluster: &Imported, world: &World, denied: &Arc<[Cidr]>) -> Result<Scr
             Some(listed.credential.clone())
         }
     };
-    let targets = Targets {
-        hosts: metrics.addresses.clone(),
-        denied: Arc::clone(denied),
-    };
+    let targets = Targets::new(metrics.addresses.clone(), Arc::clone(denied));
     Ok(Scrape::new(targets, credential))
 }
 

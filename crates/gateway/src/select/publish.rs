@@ -23,6 +23,11 @@ pub(crate) struct Published {
 // === impl Published ===
 
 impl Published {
+    /// Whether nothing was published yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.at.is_none()
+    }
+
     /// Takes over the new placement if it is to be published now: at once where other clusters serve or the order changed,
     /// else when a share moved by the hysteresis, in permille, and not too often. Returns whether it did.
     pub(crate) fn offer(&mut self, new: &Placement, hysteresis: u32, now: Moment) -> bool {

@@ -17,6 +17,8 @@ pub(crate) const WHOLE: u32 = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     imports: BTreeMap<Key, BTreeMap<String, Assigned>>,
+    /// The remote clusters whose metrics are not read, where shares depend on them.
+    unread: BTreeMap<Key, Vec<String>>,
 }
 
 /// What one cluster of an import gets.
@@ -49,6 +51,13 @@ impl Selection {
     /// Sets what the clusters of the import get.
     pub(crate) fn insert(&mut self, import: Key, clusters: BTreeMap<String, Assigned>) {
         self.imports.insert(import, clusters);
+    }
+
+    /// Sets whose metrics are not read.
+    pub(crate) fn note_unread(&mut self, import: &Key, clusters: Vec<String>) {
+        if !clusters.is_empty() {
+            self.unread.insert(import.clone(), clusters);
+        }
     }
 
     /// Equal shares of each import for those of its clusters that want new requests.
@@ -100,7 +109,7 @@ fn first_priority(import: &Import, selection: &Selection) -> Option<u32> {
     used.map(|one| one.priority).min()
 }
 
-/// For people: `east 500, south 500; north NotReady`.
+/// For people: `east 500, south 500; north NotReady; metrics are not read: south`.
 pub(crate) fn summary(import: &Import, selection: &Selection) -> String {
     let first = first_priority(import, selection);
     let (mut eligible, mut others) = (Vec::new(), Vec::new());
@@ -118,11 +127,11 @@ pub(crate) fn summary(import: &Import, selection: &Selection) -> String {
             Err(why) => others.push(ineligible(name, &why)),
         }
     }
-    match (eligible.is_empty(), others.is_empty()) {
-        (_, true) => eligible.join(", "),
-        (true, false) => others.join(", "),
-        (false, false) => format!("{}; {}", eligible.join(", "), others.join(", ")),
-    }
+    let unread = selection.unread.get(&import.key);
+    let unread = unread.map(|names| format!("metrics are not read: {}", names.join(", ")));
+    let parts = [eligible.join(", "), others.join(", ")].into_iter();
+    let parts = parts.filter(|part| !part.is_empty()).chain(unread);
+    parts.collect::<Vec<_>>().join("; ")
 }
 
 fn state(cluster: &Imported, assigned: Option<Assigned>, first: Option<u32>) -> String {
@@ -232,6 +241,9 @@ mod tests {
         let assigned = assigned.map(|(name, one)| (name.to_owned(), one));
         selection.insert(import.key.clone(), assigned.into());
         let said = "north 1000, south Standby; east EPPUnhealthy";
+        assert_eq!(summary(&import, &selection), said);
+        selection.note_unread(&import.key, vec!["north".to_owned(), "south".to_owned()]);
+        let said = format!("{said}; metrics are not read: north, south");
         assert_eq!(summary(&import, &selection), said);
     }
 }

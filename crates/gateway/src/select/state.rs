@@ -74,8 +74,11 @@ pub(crate) struct Selector {
 struct ImportState {
     policy: Policy,
     clusters: BTreeMap<String, ClusterState>,
-    /// When the weights moved last.
+    /// When the weights moved first and last.
+    began: Option<Moment>,
     moved: Option<Moment>,
+    /// The weights have been those of known scores, or there are none: from then on they move slowly.
+    is_settled: bool,
     published: Published,
 }
 
@@ -83,6 +86,10 @@ struct ImportState {
 struct ClusterState {
     entry: Entry,
     health: ProbedHealth,
+    /// It was a candidate when the import was looked at last.
+    was_ready: bool,
+    /// When it became one, if shares were published before; its health begins anew then, or is old.
+    returned: Option<Moment>,
     load: Option<(PoolLoad, Moment)>,
     /// Why the last probe and the last scrape failed.
     probe_error: Option<&'static str>,
@@ -143,6 +150,9 @@ impl Selector {
         let mut selection = Selection::default();
         for (key, import) in &self.imports {
             selection.insert(key.clone(), import.published.placement.clone());
+            let unread = import.clusters.iter();
+            let unread = unread.filter(|(_, cluster)| cluster.entry.unscraped.is_some());
+            selection.note_unread(key, unread.map(|(name, _)| name.clone()).collect());
         }
         selection
     }
@@ -164,6 +174,7 @@ impl ImportState {
             for cluster in self.clusters.values_mut() {
                 (cluster.load, cluster.weight, cluster.scrape_error) = (None, None, None);
             }
+            (self.began, self.moved, self.is_settled) = (None, None, false);
         }
         self.policy = policy;
         self.clusters.retain(|name, _| clusters.contains_key(name));
@@ -173,6 +184,8 @@ impl ImportState {
             let state = self.clusters.entry(name).or_insert(ClusterState {
                 entry,
                 health: ProbedHealth::default(),
+                was_ready: false,
+                returned: None,
                 load: None,
                 probe_error: None,
                 scrape_error: None,
@@ -186,6 +199,7 @@ impl ImportState {
     }
 
     fn advance(&mut self, now: Moment) -> bool {
+        self.note_returned(now);
         let candidates: Vec<_> = self.candidates(now).collect();
         let targets = target(&self.policy, &candidates, now);
         let named = candidates
@@ -198,6 +212,17 @@ impl ImportState {
         self.published.offer(&placement, hysteresis, now)
     }
 
+    fn note_returned(&mut self, now: Moment) {
+        let is_start = self.published.is_first();
+        for cluster in self.clusters.values_mut() {
+            let is_ready = cluster.entry.standing == Standing::Ready;
+            if is_ready && !cluster.was_ready && !is_start {
+                cluster.returned = Some(now);
+            }
+            cluster.was_ready = is_ready;
+        }
+    }
+
     /// Clusters that are not ready or drain are none.
     fn candidates(&self, now: Moment) -> impl Iterator<Item = Candidate<'_>> {
         let ready = self.clusters.iter();
@@ -207,9 +232,15 @@ impl ImportState {
             is_local: cluster.entry.is_local,
             fails_open: cluster.entry.fails_open,
             healthy: cluster.health.is_healthy(),
-            recovered: cluster.health.recovered(),
+            is_current: self.is_current(name),
+            recovered: cluster.recovered(),
             score: cluster.score(&self.policy, now),
         })
+    }
+
+    fn is_current(&self, name: &str) -> bool {
+        let assigned = self.published.placement.get(name);
+        assigned.is_some_and(|one| one.health == Health::Healthy && one.priority == 0)
     }
 
     /// Targets as whole shares; the clusters that are no candidates come last and serve nothing new.
@@ -276,16 +307,21 @@ impl ImportState {
         targets.iter().map(of).collect()
     }
 
-    /// A cluster that serves again begins with nothing; where none served before, the targets hold at once.
+    /// A cluster that serves again begins with nothing. Where none served before, the targets hold at once, and so they do until
+    /// each serving cluster has a score, or should have one: equal shares of a start are no state to move slowly from.
     fn move_weights(&mut self, targets: &[(String, Target)], now: Moment) {
-        let Some(half_life) = self.policy.metrics().map(|rule| rule.half_life) else {
+        let Some(rule) = self.policy.metrics() else {
             return;
         };
+        let half_life = rule.half_life;
+        let began = *self.began.get_or_insert(now);
+        let is_over = now.since(began) >= rule.stale_after;
         let passed = self
             .moved
             .map_or_else(Default::default, |moved| now.since(moved));
         self.moved = Some(now);
         let is_first = self.clusters.values().all(|one| one.weight.is_none());
+        let is_settled = self.is_settled || is_over;
         let by_name: BTreeMap<&str, &Target> = targets
             .iter()
             .filter(|(_, target)| target.serves)
@@ -295,11 +331,16 @@ impl ImportState {
             cluster.weight = by_name
                 .get(name.as_str())
                 .map(|target| match cluster.weight {
-                    None if is_first => target.share,
+                    _ if is_first || !is_settled => target.share,
                     None => 0.0,
                     Some(weight) => smooth(weight, target.share, passed, half_life),
                 });
         }
+        let has_score = |name: &str| {
+            let cluster = self.clusters.get(name);
+            cluster.is_some_and(|one| one.score(&self.policy, now).is_some())
+        };
+        self.is_settled = is_settled || by_name.keys().all(|name| has_score(name));
     }
 
     fn show(&self, now: Moment) -> Value {
@@ -358,7 +399,7 @@ impl ImportState {
         now: Moment,
     ) -> &'static str {
         if let Some(rule) = self.policy.order() {
-            let recovered = cluster.health.recovered();
+            let recovered = cluster.recovered();
             return match assigned.map(|one| one.priority) {
                 Some(0) => "it is the first healthy cluster of the order",
                 _ if recovered.is_some_and(|at| now.since(at) < rule.failback) => {
@@ -380,6 +421,11 @@ impl ImportState {
 // === impl ClusterState ===
 
 impl ClusterState {
+    /// Since when it can serve, if it could not before.
+    fn recovered(&self) -> Option<Moment> {
+        self.health.recovered().max(self.returned)
+    }
+
     fn score(&self, policy: &Policy, now: Moment) -> Option<f64> {
         let rule = policy.metrics()?;
         let (load, at) = self.load?;

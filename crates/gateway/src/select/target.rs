@@ -7,6 +7,10 @@ use super::policy::{OrderRule, Policy, Strategy};
 /// Least factor of free KV cache: a full cache slows a cluster down, and its queue says by how much.
 const LEAST_FREE: f64 = 0.05;
 
+/// Most endpoints of a pool and most waiting requests of one that count: what another cluster reports has no bound of its own.
+const MAX_READY: f64 = 10_000.0;
+const MAX_QUEUE: f64 = 1_000_000.0;
+
 /// The last priority that Envoy takes is 128. Clusters that would follow share the last one here.
 const LAST_PRIORITY: u32 = 127;
 
@@ -19,7 +23,9 @@ pub(crate) struct Candidate<'a> {
     /// Requests can reach its endpoints without its endpoint picker.
     pub(crate) fails_open: bool,
     pub(crate) healthy: bool,
-    /// When it became healthy again; `None`: it never was unhealthy.
+    /// It is the one that all requests go to now, where there is an order.
+    pub(crate) is_current: bool,
+    /// When it became healthy, ready or a cluster of the import again; `None`: it always was.
     pub(crate) recovered: Option<Moment>,
     /// Free capacity by fresh metrics; `None`: there are none.
     pub(crate) score: Option<f64>,
@@ -52,8 +58,18 @@ pub(crate) struct PoolLoad {
 impl PoolLoad {
     /// Free capacity in endpoints: all of those that are ready where nothing waits and the caches are empty.
     pub(crate) fn score(self, queue_target: f64) -> f64 {
-        let free = (1.0 - self.kv).clamp(LEAST_FREE, 1.0);
-        self.ready.max(0.0) * free / (1.0 + self.queue.max(0.0) / queue_target)
+        let free = bounded(1.0 - self.kv, 1.0).max(LEAST_FREE);
+        bounded(self.ready, MAX_READY) * free
+            / (1.0 + bounded(self.queue, MAX_QUEUE) / queue_target)
+    }
+}
+
+/// From 0 to `most`; what is no number is 0.
+fn bounded(value: f64, most: f64) -> f64 {
+    if value.is_nan() {
+        0.0
+    } else {
+        value.clamp(0.0, most)
     }
 }
 
@@ -113,7 +129,8 @@ fn spread(serves: &[bool], weight: impl Fn(usize) -> f64) -> Vec<Target> {
     serves.iter().enumerate().map(target).collect()
 }
 
-/// A priority for each: the serving ones first, and of these those that have been healthy for long enough.
+/// A priority for each: the serving ones first, and of these those that have been healthy for long enough. The one that serves
+/// now need not wait: requests would move twice.
 fn ranked(
     rule: &OrderRule,
     candidates: &[Candidate<'_>],
@@ -123,9 +140,8 @@ fn ranked(
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_cached_key(|at| {
         let one = &candidates[*at];
-        let is_held = one
-            .recovered
-            .is_some_and(|since| now.since(since) < rule.failback);
+        let recovered = one.recovered.filter(|_| !one.is_current);
+        let is_held = recovered.is_some_and(|since| now.since(since) < rule.failback);
         let listed = rule.order.iter().position(|name| name == one.name);
         let listed = listed.unwrap_or(usize::MAX);
         (!serves[*at], is_held, listed, !one.is_local, one.name)

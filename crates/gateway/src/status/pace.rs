@@ -9,33 +9,59 @@ use crate::world::Key;
 
 use super::Wanted;
 
-/// Least time between two writes that differ in words alone: shares move each second, and everybody who watches the import
-/// is sent the whole object.
+/// Least time between two writes that differ in words alone, and between two others: shares move each second, entries may
+/// flap, and everybody who watches the import is sent the whole object.
 const PACE: Duration = Duration::from_secs(5);
 
-/// What was wanted last of each import, and since when.
+/// What was wanted last of each import.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    last: BTreeMap<Key, (Moment, Wanted)>,
-    is_waiting: bool,
+    last: BTreeMap<Key, Last>,
+    /// When the first of those that are held back may be written.
+    due: Option<Moment>,
+}
+
+#[derive(Debug)]
+struct Last {
+    wanted: Wanted,
+    /// When anything of it changed last.
+    at: Moment,
+    /// When more than words changed last; `None`: not since the first.
+    flipped: Option<Moment>,
 }
 
 // === impl Pace ===
 
 impl Pace {
-    /// What is to be written now: `wanted`, or what was wanted before, where only words differ and that is too new.
+    /// What is to be written now: `wanted`, or what was wanted before, where that is too new. What says more than words waits
+    /// for its like alone: the first such change goes at once.
     pub(crate) fn pick(&mut self, import: &Key, wanted: Wanted, now: Moment) -> Wanted {
-        match self.last.get(import) {
-            Some((_, last)) if *last == wanted => return wanted,
-            Some((at, last)) if without_words(last) == without_words(&wanted) => {
-                if now.since(*at) < PACE {
-                    self.is_waiting = true;
-                    return last.clone();
-                }
-            }
-            _ => {}
+        let Some(last) = self.last.get_mut(import) else {
+            let last = Last {
+                wanted: wanted.clone(),
+                at: now,
+                flipped: None,
+            };
+            self.last.insert(import.clone(), last);
+            return wanted;
+        };
+        if last.wanted == wanted {
+            return wanted;
         }
-        self.last.insert(import.clone(), (now, wanted.clone()));
+        let is_flip = without_words(&last.wanted) != without_words(&wanted);
+        let before = if is_flip { last.flipped } else { Some(last.at) };
+        if let Some(at) = before
+            && now.since(at) < PACE
+        {
+            let due = at.plus(PACE);
+            self.due = Some(self.due.map_or(due, |other| other.min(due)));
+            return last.wanted.clone();
+        }
+        last.wanted = wanted.clone();
+        last.at = now;
+        if is_flip {
+            last.flipped = Some(now);
+        }
         wanted
     }
 
@@ -44,9 +70,9 @@ impl Pace {
         self.last.retain(|import, _| is_there(import));
     }
 
-    /// Whether words were held back since the last call.
-    pub(crate) fn take_waiting(&mut self) -> bool {
-        std::mem::take(&mut self.is_waiting)
+    /// Whether something that was held back may be written now.
+    pub(crate) fn take_due(&mut self, now: Moment) -> bool {
+        self.due.take_if(|due| *due <= now).is_some()
     }
 }
 
@@ -75,19 +101,39 @@ mod tests {
     }
 
     #[test]
-    fn words_alone_are_written_once_in_five_seconds() {
+    fn what_changes_is_written_once_in_five_seconds_and_more_than_words_at_once_the_first_time() {
         let mut pace = Pace::default();
-        let mut pick = |reason, message, millis| {
+        for (reason, message, millis, expected) in [
+            ("a", "east 500", 0, ("a", "east 500")),
+            ("a", "east 600", 1000, ("a", "east 500")),
+            ("a", "east 700", 4999, ("a", "east 500")),
+            ("a", "east 700", 5000, ("a", "east 700")),
+            ("b", "none", 5001, ("b", "none")),
+            ("b", "none", 5002, ("b", "none")),
+            // It flaps.
+            ("a", "east 700", 6000, ("b", "none")),
+            ("b", "none", 7000, ("b", "none")),
+            ("a", "east 700", 10_000, ("b", "none")),
+            ("a", "east 700", 10_001, ("a", "east 700")),
+            ("b", "none", 10_002, ("a", "east 700")),
+            ("b", "none", 60_000, ("b", "none")),
+        ] {
             let now = Moment::from_millis(millis);
             let picked = pace.pick(&key("llm"), mk(reason, message), now);
-            (picked, pace.take_waiting())
-        };
-        assert_eq!(pick("a", "east 500", 0), (mk("a", "east 500"), false));
-        assert_eq!(pick("a", "east 600", 1000), (mk("a", "east 500"), true));
-        assert_eq!(pick("a", "east 700", 4999), (mk("a", "east 500"), true));
-        assert_eq!(pick("a", "east 700", 5000), (mk("a", "east 700"), false));
-        // What says more than words goes at once.
-        assert_eq!(pick("b", "none", 5001), (mk("b", "none"), false));
-        assert_eq!(pick("b", "none", 5002), (mk("b", "none"), false));
+            assert_eq!(picked, mk(expected.0, expected.1), "at {millis} ms");
+        }
+    }
+
+    #[test]
+    fn what_waits_is_looked_at_again_when_it_is_due() {
+        let mut pace = Pace::default();
+        let at = Moment::from_millis;
+        pace.pick(&key("llm"), mk("a", "east 500"), at(0));
+        assert!(!pace.take_due(at(60_000)), "nothing waits");
+        pace.pick(&key("llm"), mk("a", "east 600"), at(1000));
+        pace.pick(&key("llm"), mk("a", "east 700"), at(3000));
+        assert!(!pace.take_due(at(4999)));
+        assert!(pace.take_due(at(5000)));
+        assert!(!pace.take_due(at(5001)), "once");
     }
 }

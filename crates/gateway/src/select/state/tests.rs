@@ -198,11 +198,64 @@ fn a_flap_while_requests_wait_to_return_begins_the_failback_time_again() {
     assert_eq!(shown(&selector), "east 1000, south 1000@1");
 }
 
+/// After all were down, the first that is back serves until another has been healthy for long enough.
+#[test]
+fn requests_stay_where_they_are_while_another_cluster_flaps() {
+    let mut selector = mk(&mk_ordered(), &["east", "south"]);
+    for cluster in ["east", "south"] {
+        for second in 1..3 {
+            probe(&mut selector, cluster, false, at(second));
+        }
+    }
+    let steps = [
+        ("south", true, 10),
+        ("east", true, 11),
+        ("east", false, 20),
+        ("east", true, 30),
+    ];
+    for (cluster, succeeded, second) in steps {
+        for _ in 0..2 {
+            probe(&mut selector, cluster, succeeded, at(second));
+        }
+        let shares = shown(&selector);
+        assert!(shares.ends_with("south 1000"), "at {second} s: {shares}");
+    }
+    selector.advance(at(59));
+    assert_eq!(shown(&selector), "east 1000@1, south 1000");
+    selector.advance(at(60));
+    assert_eq!(shown(&selector), "east 1000, south 1000@1");
+}
+
+#[test]
+fn cluster_that_is_ready_or_there_again_waits_as_well() {
+    let waiting = Entry {
+        standing: Standing::NotReady,
+        ..READY
+    };
+    let south = ("south", READY);
+    for meanwhile in [vec![("east", waiting), south], vec![south]] {
+        let mut selector = mk(&mk_ordered(), &["east", "south"]);
+        assert_eq!(shown(&selector), "east 1000, south 1000@1");
+        sync(&mut selector, &mk_ordered(), &meanwhile);
+        selector.advance(at(1));
+        sync(&mut selector, &mk_ordered(), &[("east", READY), south]);
+        selector.advance(at(2));
+        assert_eq!(shown(&selector), "east 1000@1, south 1000");
+        selector.advance(at(31));
+        assert_eq!(shown(&selector), "east 1000@1, south 1000");
+        selector.advance(at(32));
+        assert_eq!(shown(&selector), "east 1000, south 1000@1");
+    }
+}
+
 #[test]
 fn growing_queue_takes_a_clusters_share_within_ten_seconds() {
     let mut selector = mk(&mk_metrics(), &["east", "south"]);
     assert_eq!(shown(&selector), "east 500, south 500");
     let mut published = 0;
+    scrape(&mut selector, "east", 4.0, 0.0, at(0));
+    scrape(&mut selector, "south", 4.0, 0.0, at(0));
+    selector.advance(at(0));
     for second in 1..=10 {
         scrape(&mut selector, "east", 4.0, 0.0, at(second));
         // Score 4 against 0.4: nine parts of ten go to the first in the end.
@@ -213,6 +266,33 @@ fn growing_queue_takes_a_clusters_share_within_ten_seconds() {
     let share = selection.of(&key("llm"), "south").unwrap().weight;
     assert!((190..250).contains(&share), "{share}");
     assert!((3..10).contains(&published), "{published}");
+}
+
+/// A gateway that begins knows no metrics yet.
+#[test]
+fn first_metrics_are_taken_as_they_are_and_later_ones_slowly() {
+    let mut selector = mk(&mk_metrics(), &["east", "south"]);
+    scrape(&mut selector, "east", 1.0, 0.0, at(1));
+    selector.advance(at(1));
+    assert_eq!(shown(&selector), "east 500, south 500");
+    scrape(&mut selector, "south", 19.0, 0.0, at(2));
+    assert!(selector.advance(at(2)));
+    assert_eq!(shown(&selector), "east 50, south 950");
+    scrape(&mut selector, "east", 19.0, 0.0, at(3));
+    selector.advance(at(3));
+    let shares = shown(&selector);
+    assert!(shares.starts_with("east 1"), "{shares}");
+}
+
+#[test]
+fn metrics_that_come_too_late_for_a_start_are_followed_slowly() {
+    let mut selector = mk(&mk_metrics(), &["east", "south"]);
+    selector.advance(at(5));
+    scrape(&mut selector, "east", 1.0, 0.0, at(6));
+    scrape(&mut selector, "south", 19.0, 0.0, at(6));
+    selector.advance(at(6));
+    let shares = shown(&selector);
+    assert!(shares.starts_with("east 4"), "{shares}");
 }
 
 #[test]
@@ -226,7 +306,7 @@ fn old_metrics_are_not_used() {
         selector.advance(at(second));
         if second == 29 {
             let shares = shown(&selector);
-            assert!(shares.starts_with("east 7"), "{shares}");
+            assert_eq!(shares, "east 800, south 200");
         }
     }
     let selection = selector.selection();

@@ -17,6 +17,7 @@ fn mk(text: &str) -> Candidate<'_> {
         is_local: flags.contains('l'),
         fails_open: flags.contains('o'),
         healthy: flags.contains('+'),
+        is_current: false,
         recovered: None,
         score: None,
     }
@@ -104,6 +105,13 @@ fn requests_return_only_to_a_cluster_that_has_been_healthy_for_the_failback_time
     candidates[1].healthy = false;
     candidates[2].recovered = since(2);
     assert_eq!(order(&policy, &candidates), "a c");
+    // The one that serves now stays before another that came back later.
+    candidates[1].healthy = true;
+    candidates[1].recovered = since(1);
+    assert_eq!(order(&policy, &candidates), "a b c");
+    candidates[2].is_current = true;
+    assert_eq!(order(&policy, &candidates), "c a b");
+    candidates[1].healthy = false;
     // Only the order waits.
     let shares = target(&Policy::default(), &candidates, NOW);
     assert_eq!([shares[0].share, shares[2].share], [0.5, 0.5]);
@@ -124,6 +132,9 @@ fn priorities_stay_within_those_of_envoy() {
 #[case::full_caches(8.0, 0.0, 1.0, 0.4)]
 #[case::the_target_queue_halves(8.0, 5.0, 0.0, 4.0)]
 #[case::none_ready(0.0, 0.0, 0.0, 0.0)]
+#[case::too_many(1e308, 0.0, 0.0, 10_000.0)]
+#[case::no_numbers(f64::NAN, f64::NAN, f64::NAN, 0.0)]
+#[case::endless_queue(2.0, f64::INFINITY, 0.0, 2.0 / 200_001.0)]
 fn score_is_free_capacity(
     #[case] ready: f64,
     #[case] queue: f64,
@@ -170,7 +181,7 @@ proptest! {
     ) {
         let names: Vec<String> = (0..all.len()).map(|at| format!("c{at}")).collect();
         let candidates: Vec<_> = names.iter().zip(&all).map(|(name, (healthy, fails_open, score))| Candidate {
-            name, is_local: false, fails_open: *fails_open, healthy: *healthy, recovered: None, score: *score,
+            name, is_local: false, fails_open: *fails_open, healthy: *healthy, is_current: false, recovered: None, score: *score,
         }).collect();
         let policy = if metrics { mk_metrics() } else { Policy::default() };
         let targets = target(&policy, &candidates, NOW);

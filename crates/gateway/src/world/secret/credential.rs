@@ -8,6 +8,7 @@ use http::HeaderValue;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use tls::Trust;
 
@@ -27,6 +28,8 @@ struct Parts {
     authorization: Option<HeaderValue>,
     /// With anything of TLS in the Secret: https.
     trust: Option<Trust>,
+    /// What the certificate is for, where that is not the address.
+    server_name: Option<String>,
 }
 
 #[derive(Default, Deserialize, PartialEq, Eq)]
@@ -38,6 +41,8 @@ struct Given {
     key: Option<ByteString>,
     #[serde(rename = "ca.crt")]
     ca: Option<ByteString>,
+    #[serde(rename = "server-name")]
+    server_name: Option<ByteString>,
 }
 
 /// What is kept of a Secret.
@@ -67,6 +72,8 @@ pub(crate) enum BadCredential {
     TooLarge,
     Empty,
     Token,
+    TokenWithoutTls,
+    ServerName,
     Tls,
 }
 
@@ -86,9 +93,15 @@ impl BadCredential {
             }
             Self::TooLarge => "the Secret for its metrics is too large",
             Self::Empty => {
-                "the Secret for its metrics has none of token, ca.crt, and tls.crt with tls.key"
+                "the Secret for its metrics has none of ca.crt, server-name, and tls.crt with tls.key"
             }
             Self::Token => "the Secret for its metrics has a token that no header can hold",
+            Self::TokenWithoutTls => {
+                "the Secret for its metrics has a token and nothing of TLS, and no token is sent in clear text: add ca.crt, or server-name for an authority of the system"
+            }
+            Self::ServerName => {
+                "the Secret for its metrics has a server-name that is neither a name nor an address"
+            }
             Self::Tls => "the Secret for its metrics has certificates or a key that cannot be used",
         }
     }
@@ -106,8 +119,19 @@ impl Credential {
         self.0.trust.as_ref()
     }
 
+    /// What the certificate of the server is for; `None`: its host.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        self.0.server_name.as_deref()
+    }
+
     fn new(given: Given) -> Result<Self, BadCredential> {
-        let size = [&given.token, &given.chain, &given.key, &given.ca];
+        let size = [
+            &given.token,
+            &given.chain,
+            &given.key,
+            &given.ca,
+            &given.server_name,
+        ];
         let size: usize = size.into_iter().flatten().map(|part| part.0.len()).sum();
         if size > MAX_CREDENTIAL {
             return Err(BadCredential::TooLarge);
@@ -119,6 +143,10 @@ impl Credential {
                 Some(bearer(token.trim()).ok_or(BadCredential::Token)?)
             }
         };
+        let server_name = match &given.server_name {
+            None => None,
+            Some(name) => Some(server_name(&name.0).ok_or(BadCredential::ServerName)?),
+        };
         let bytes = |part: &Option<ByteString>| part.as_ref().map(|part| part.0.clone());
         let pair = match (bytes(&given.chain), bytes(&given.key)) {
             (Some(chain), Some(key)) => Some((chain, key)),
@@ -126,17 +154,22 @@ impl Credential {
             _ => return Err(BadCredential::Tls),
         };
         let ca = bytes(&given.ca);
-        let trust = match ca.is_some() || pair.is_some() {
+        let trust = match ca.is_some() || pair.is_some() || server_name.is_some() {
             true => Some(Trust::of_pem(ca, pair).map_err(|_| BadCredential::Tls)?),
             false => None,
         };
-        if authorization.is_none() && trust.is_none() {
-            return Err(BadCredential::Empty);
+        if trust.is_none() {
+            // The exporting side chose the address, and whoever is on the way reads what is sent.
+            return Err(match authorization {
+                Some(_) => BadCredential::TokenWithoutTls,
+                None => BadCredential::Empty,
+            });
         }
         Ok(Self(Arc::new(Parts {
             given,
             authorization,
             trust,
+            server_name,
         })))
     }
 }
@@ -146,6 +179,11 @@ fn bearer(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
     value.set_sensitive(true);
     Some(value)
+}
+
+fn server_name(name: &[u8]) -> Option<String> {
+    let name = std::str::from_utf8(name).ok()?.trim();
+    ServerName::try_from(name).ok().map(|_| name.to_owned())
 }
 
 impl PartialEq for Credential {
@@ -204,21 +242,22 @@ pub(crate) mod tests {
 
     /// A token for this cluster.
     pub(crate) fn mk(cluster: &str, token: &str) -> CredentialFor {
-        let given = Given {
-            token: Some(ByteString(token.as_bytes().to_vec())),
-            ..Given::default()
-        };
         CredentialFor {
             cluster: cluster.to_owned(),
-            credential: Credential::new(given).unwrap(),
+            credential: mk_credential(Some(token), Ca::new("a").pem(), None),
         }
     }
 
-    /// A token and a CA, or one of them.
-    pub(crate) fn mk_credential(token: Option<&str>, ca: Option<Vec<u8>>) -> Credential {
+    pub(crate) fn mk_credential(
+        token: Option<&str>,
+        ca: Vec<u8>,
+        server_name: Option<&str>,
+    ) -> Credential {
+        let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
         let given = Given {
-            token: token.map(|token| ByteString(token.as_bytes().to_vec())),
-            ca: ca.map(ByteString),
+            token: token.map(bytes),
+            ca: Some(ByteString(ca)),
+            server_name: server_name.map(bytes),
             ..Given::default()
         };
         Credential::new(given).unwrap()
@@ -243,7 +282,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_secret_is_sent_only_to_the_cluster_that_it_names() {
-        let data = [("token", "s3cret")];
+        let ca = String::from_utf8(Ca::new("a").pem()).unwrap();
+        let data = [("token", "s3cret"), ("ca.crt", &ca)];
         let unlabelled = mk_listed(&json!({"app": "x"}), &data);
         assert_eq!(unlabelled.credential, Err(BadCredential::NotLabelled));
         let listed = mk_listed(&labels(), &data);
@@ -253,7 +293,6 @@ pub(crate) mod tests {
         let header = read.credential.authorization().unwrap();
         assert_eq!(header, "Bearer s3cret");
         assert!(header.is_sensitive());
-        assert!(read.credential.trust().is_none());
     }
 
     #[test]
@@ -268,6 +307,8 @@ pub(crate) mod tests {
     #[case::nothing(&[], BadCredential::Empty)]
     #[case::other_keys(&[("password", "x")], BadCredential::Empty)]
     #[case::no_header(&[("token", "a\nb")], BadCredential::Token)]
+    #[case::clear_text(&[("token", "a")], BadCredential::TokenWithoutTls)]
+    #[case::no_name(&[("token", "a"), ("server-name", "a b")], BadCredential::ServerName)]
     #[case::half_a_pair(&[("token", "a"), ("tls.crt", "x")], BadCredential::Tls)]
     #[case::no_certificate(&[("ca.crt", "x")], BadCredential::Tls)]
     fn what_cannot_be_used_says_why(
