@@ -211,7 +211,7 @@ impl Args {
         }
         Ok(Config {
             settings: Settings {
-                controller: controller_name,
+                controller: controller_name.clone(),
                 cluster_name: cluster_name.clone(),
                 epp_tls,
                 pod_cidrs: by_cluster(pod_cidr),
@@ -226,6 +226,7 @@ impl Args {
                 roots: ROOTS.to_owned(),
             },
             infra: InfraSettings {
+                controller: controller_name,
                 ads_hostname,
                 ads_port: ads_address.port(),
                 ads_tls: ads_tls == AdsTls::Mutual,

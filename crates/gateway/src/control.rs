@@ -347,8 +347,7 @@ impl Control {
         );
         let gone = gone
             .into_iter()
-            .map(|(id, of)| (id, Change::Delete(of)))
-            .filter(|((part, _), _)| *part != Part::ClientSecret || self.infra.ads_tls);
+            .map(|(id, owner)| (id, Change::Delete(owner)));
         let parts: BTreeMap<_, _> = gone.chain(parts).collect();
         self.problems.keep(&parts);
         self.parts.replace(parts);

@@ -27,6 +27,8 @@ pub(crate) const MANAGED_BY: &str = "isthmus-gateway";
 /// Label with the Gateway's name, by Gateway API's convention.
 const GATEWAY_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
+/// Annotation with the name of the controller that made the object: no other one deletes it.
+const CONTROLLER: &str = "isthmus.dev/gateway-controller";
 
 /// The volume of what Envoys show and whom they trust.
 const VOLUME: &str = "ads-credentials";
@@ -54,12 +56,24 @@ pub(crate) enum Change {
     /// It is to be as this says.
     Apply(Value),
     /// It is to be gone, if this Gateway still controls it.
-    Delete(Key),
+    Delete(Owner),
+}
+
+/// The Gateway whose object is deleted, and who made the object.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Owner {
+    pub(crate) gateway: Key,
+    /// UID of the Gateway: one that was made anew has the same name.
+    pub(crate) uid: String,
+    /// Name of this controller.
+    pub(crate) controller: String,
 }
 
 /// What all Gateways' Envoys have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct InfraSettings {
+    /// The name in `GatewayClass.spec.controllerName`.
+    pub(crate) controller: String,
     /// Where Envoys find ADS.
     pub(crate) ads_hostname: String,
     pub(crate) ads_port: u16,
@@ -94,7 +108,7 @@ pub(crate) fn make_parts(
     };
     let parts = parts.into_iter().filter(|(part, _)| wanted(*part));
     let parts = parts.map(|(part, body)| {
-        let full = with_metadata(part, gateway, &key, body);
+        let full = with_metadata(part, gateway, &key, &settings.controller, body);
         ((part, key.clone()), full)
     });
     parts.collect()
@@ -151,6 +165,13 @@ pub(crate) fn controlling_gateway(meta: &ObjectMeta) -> Option<&OwnerReference> 
     })
 }
 
+/// Whether the controller of this name made the object, as far as the object says.
+fn is_made_by(meta: &ObjectMeta, controller: &str) -> bool {
+    let annotations = meta.annotations.as_ref();
+    let by = annotations.and_then(|annotations| annotations.get(CONTROLLER));
+    by.is_some_and(|by| by == controller)
+}
+
 fn selector(gateway: &Gateway) -> Labels {
     [
         (GATEWAY_LABEL, fit(&gateway.key.name)),
@@ -170,7 +191,15 @@ fn labels(gateway: &Gateway) -> Labels {
     labels
 }
 
-fn with_metadata(part: Part, gateway: &Gateway, key: &Key, body: Value) -> Value {
+fn with_metadata(
+    part: Part,
+    gateway: &Gateway,
+    key: &Key,
+    controller: &str,
+    body: Value,
+) -> Value {
+    let mut annotations = gateway.annotations.clone();
+    annotations.insert(CONTROLLER.to_owned(), controller.to_owned());
     let (api_version, kind) = part.api();
     let mut object = Map::new();
     object.insert("apiVersion".into(), api_version.into());
@@ -179,7 +208,7 @@ fn with_metadata(part: Part, gateway: &Gateway, key: &Key, body: Value) -> Value
         "namespace": key.namespace,
         "name": key.name,
         "labels": labels(gateway),
-        "annotations": gateway.annotations,
+        "annotations": annotations,
         "ownerReferences": [{
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "Gateway",
@@ -389,6 +418,7 @@ mod tests {
 
     fn mk_settings() -> InfraSettings {
         InfraSettings {
+            controller: crate::fixture::CONTROLLER.into(),
             ads_hostname: "isthmus-gateway.isthmus-system.svc".into(),
             ads_port: 18_000,
             ads_tls: true,

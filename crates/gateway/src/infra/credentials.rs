@@ -134,6 +134,7 @@ mod tests {
             Part::ClientSecret,
             &gateway,
             &key,
+            crate::fixture::CONTROLLER,
             super::super::client_secret(),
         );
         (gateway.key, body)

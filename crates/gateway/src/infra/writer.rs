@@ -21,7 +21,7 @@ use crate::world::Key;
 
 use super::credentials::Credentials;
 use super::problems::{Problem, Problems, Why};
-use super::{Change, MANAGED_BY, Part, controlling_gateway};
+use super::{Change, MANAGED_BY, Owner, Part, controlling_gateway, is_made_by};
 
 /// A write that is under way.
 type Writing = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
@@ -57,7 +57,14 @@ pub(crate) fn make_writer(
         Box::pin(async move {
             match change {
                 Change::Apply(body) => writer.apply(id, body).await,
-                Change::Delete(gateway) => writer.delete(id, &gateway).await,
+                Change::Delete(owner) => {
+                    if id.0 == Part::ServiceAccount && writer.credentials.is_some() {
+                        // nothing watches the Secret: the last object that does stays until it is gone
+                        let secret = (Part::ClientSecret, id.1.clone());
+                        writer.clone().delete(secret, &owner).await?;
+                    }
+                    writer.delete(id, &owner).await
+                }
             }
         })
     }
@@ -138,14 +145,17 @@ impl Writer {
         result.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Deletes the object as it was looked at, if it has our label and the Gateway controls it.
-    async fn delete(self, id: (Part, Key), gateway: &Key) -> Result<(), String> {
+    /// Deletes the object as it was looked at, if this controller made it for this very Gateway. A Deployment is there until
+    /// its pods are gone.
+    async fn delete(self, id: (Part, Key), owner: &Owner) -> Result<(), String> {
+        let gateway = &owner.gateway;
         let (api, (part, key)) = (self.api(&id), &id);
         let kind = part.api().1;
         let there = api.get_metadata_opt(&key.name).await;
-        let there = there.map_err(|error| error.to_string())?;
-        let ours = there.filter(|object| is_ours(&object.metadata, gateway));
+        let there = there.map_err(|error| noted(&self.problems, &id, gateway, &error))?;
+        let ours = there.filter(|object| is_ours(&object.metadata, owner));
         let Some(meta) = ours.map(|object| object.metadata) else {
+            self.problems.forget(&id);
             self.metrics.count(kind, WriteResult::Unneeded);
             return Ok(());
         };
@@ -155,7 +165,10 @@ impl Writer {
         };
         let params = DeleteParams {
             preconditions: Some(preconditions),
-            ..DeleteParams::background()
+            ..match part {
+                Part::Deployment => DeleteParams::foreground(),
+                _ => DeleteParams::background(),
+            }
         };
         let result = api.delete(&key.name, &params).await;
         let (counted, result) = match result {
@@ -164,8 +177,14 @@ impl Writer {
                 (WriteResult::Written, Ok(()))
             }
             Err(kube::Error::Api(status)) if status.code == 404 => (WriteResult::Gone, Ok(())),
-            Err(error) => (WriteResult::Failed, Err(error.to_string())),
+            Err(error) => {
+                let error = noted(&self.problems, &id, gateway, &error);
+                (WriteResult::Failed, Err(error))
+            }
         };
+        if result.is_ok() {
+            self.problems.forget(&id);
+        }
         self.metrics.count(kind, counted);
         result
     }
@@ -205,11 +224,14 @@ fn is_of(meta: &ObjectMeta, gateway: &Key) -> bool {
     controlling_gateway(meta).is_some_and(|owner| owner.name == gateway.name)
 }
 
-/// The Gateway controls it, and we have made it.
-fn is_ours(meta: &ObjectMeta, gateway: &Key) -> bool {
+/// The Gateway controls it, and this controller made it.
+fn is_ours(meta: &ObjectMeta, owner: &Owner) -> bool {
     let labels = meta.labels.as_ref();
     let by = labels.and_then(|labels| labels.get(crd::annotations::MANAGED_BY));
-    by.is_some_and(|by| by == MANAGED_BY) && is_of(meta, gateway)
+    by.is_some_and(|by| by == MANAGED_BY)
+        && is_made_by(meta, &owner.controller)
+        && controlling_gateway(meta)
+            .is_some_and(|is| is.name == owner.gateway.name && is.uid == owner.uid)
 }
 
 #[cfg(test)]
@@ -220,6 +242,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixture::CONTROLLER;
     use crate::infra::problems::Reports;
     use crate::pki::Authority;
 
@@ -363,41 +386,119 @@ mod tests {
         assert_eq!(reports, Reports::default());
     }
 
-    /// Labels and owner of what is there, and whether it is deleted.
-    #[rstest]
-    #[case::ours(MANAGED_BY, mk_meta("Gateway", "gw", true), true)]
-    #[case::without_our_label("helm", mk_meta("Gateway", "gw", true), false)]
-    #[case::of_another_gateway(MANAGED_BY, mk_meta("Gateway", "other", true), false)]
-    #[case::of_nobody(MANAGED_BY, ObjectMeta::default(), false)]
-    #[tokio::test]
-    async fn only_what_we_made_for_the_gateway_is_deleted(
-        #[case] label: &str,
-        #[case] meta: ObjectMeta,
-        #[case] is_deleted: bool,
-    ) {
+    /// What is there, with this label and made by this controller.
+    fn mk_there(meta: ObjectMeta, label: &str, controller: Option<&str>) -> Value {
         let mut meta = serde_json::to_value(meta).unwrap();
         meta["name"] = json!("gw-isthmus");
         meta["uid"] = json!("u-1");
         meta["resourceVersion"] = json!("7");
         meta["labels"] = json!({"app.kubernetes.io/managed-by": label});
-        let there = json!({
-            "apiVersion": "meta.k8s.io/v1",
-            "kind": "PartialObjectMetadata",
-            "metadata": meta,
-        });
+        if let Some(controller) = controller {
+            meta["annotations"] = json!({"isthmus.dev/gateway-controller": controller});
+        }
+        json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": meta})
+    }
+
+    fn mk_delete() -> Option<Change> {
+        Some(Change::Delete(Owner {
+            gateway: Key::new("ns", "gw"),
+            uid: "u".to_owned(),
+            controller: CONTROLLER.to_owned(),
+        }))
+    }
+
+    fn mk_anew() -> ObjectMeta {
+        let mut meta = mk_meta("Gateway", "gw", true);
+        meta.owner_references.as_mut().unwrap()[0].uid = "anew".to_owned();
+        meta
+    }
+
+    /// Label, controller and owner of what is there, and whether it is deleted.
+    #[rstest]
+    #[case::ours(MANAGED_BY, Some(CONTROLLER), mk_meta("Gateway", "gw", true), true)]
+    #[case::without_our_label("helm", Some(CONTROLLER), mk_meta("Gateway", "gw", true), false)]
+    #[case::of_another_controller(MANAGED_BY, Some("a/b"), mk_meta("Gateway", "gw", true), false)]
+    #[case::of_an_earlier_version(MANAGED_BY, None, mk_meta("Gateway", "gw", true), false)]
+    #[case::of_another_gateway(MANAGED_BY, Some(CONTROLLER), mk_meta("Gateway", "other", true), false)]
+    #[case::of_a_gateway_made_anew(MANAGED_BY, Some(CONTROLLER), mk_anew(), false)]
+    #[case::of_nobody(MANAGED_BY, Some(CONTROLLER), ObjectMeta::default(), false)]
+    #[tokio::test]
+    async fn only_what_we_made_for_the_gateway_is_deleted(
+        #[case] label: &str,
+        #[case] controller: Option<&str>,
+        #[case] meta: ObjectMeta,
+        #[case] is_deleted: bool,
+    ) {
+        let there = mk_there(meta, label, controller);
         let mut answers = vec![(200, there)];
         if is_deleted {
             answers.push((200, json!({"kind": "Status", "status": "Success"})));
         }
-        let change = Some(Change::Delete(Key::new("ns", "gw")));
         let (result, seen, _) =
-            write_after(Problems::default(), Part::Service, change, answers).await;
+            write_after(Problems::default(), Part::Service, mk_delete(), answers).await;
         assert_eq!(result, Ok(()));
         let deleted = r#"DELETE /api/v1/namespaces/ns/services/gw-isthmus {"preconditions":{"resourceVersion":"7","uid":"u-1"},"propagationPolicy":"Background"}"#;
         assert_eq!(
             seen.get(1).map(String::as_str),
             is_deleted.then_some(deleted)
         );
+    }
+
+    fn mk_ours() -> (u16, Value) {
+        let meta = mk_meta("Gateway", "gw", true);
+        (200, mk_there(meta, MANAGED_BY, Some(CONTROLLER)))
+    }
+
+    /// So that it is known for how long they serve on.
+    #[tokio::test]
+    async fn deployment_is_there_until_its_pods_are_gone() {
+        let answers = vec![
+            mk_ours(),
+            (200, json!({"kind": "Status", "status": "Success"})),
+        ];
+        let (_, seen, _) =
+            write_after(Problems::default(), Part::Deployment, mk_delete(), answers).await;
+        assert!(seen[1].contains(r#""propagationPolicy":"Foreground""#), "{seen:?}");
+    }
+
+    /// Nothing watches the Secret: without the account, nothing would be left by which it is known.
+    #[tokio::test]
+    async fn account_goes_after_the_secret() {
+        let secret = "/api/v1/namespaces/ns/secrets/gw-isthmus";
+        let account = "/api/v1/namespaces/ns/serviceaccounts/gw-isthmus";
+        let success = || (200, json!({"kind": "Status", "status": "Success"}));
+        let delete = async |answers: Vec<(u16, Value)>| {
+            let problems = Problems::default();
+            let (result, seen, reports) =
+                write_after(problems, Part::ServiceAccount, mk_delete(), answers).await;
+            let lines = seen.iter().map(|line| {
+                let mut words = line.split(' ');
+                format!("{} {}", words.next().unwrap(), words.next().unwrap())
+            });
+            (result, lines.collect::<Vec<_>>(), reports)
+        };
+        let ours = || [mk_ours(), success()];
+        let answers = ours().into_iter().chain([mk_ours(), success()]);
+        let (result, seen, _) = delete(answers.collect()).await;
+        assert_eq!(result, Ok(()));
+        let wanted = [("GET", secret), ("DELETE", secret), ("GET", account), ("DELETE", account)];
+        assert_eq!(seen, wanted.map(|(method, path)| format!("{method} {path}")));
+        let answers = vec![mk_ours(), mk_failure(409, "Conflict")];
+        let (result, seen, _) = delete(answers).await;
+        assert!(result.is_err() && seen.len() == 2, "{result:?} {seen:?}");
+    }
+
+    /// Such as in a namespace that the rights are not for any more.
+    #[rstest]
+    #[case::get(vec![mk_failure(403, "Forbidden")])]
+    #[case::delete(vec![mk_ours(), mk_failure(403, "Forbidden")])]
+    #[tokio::test]
+    async fn what_may_not_be_deleted_is_reported(#[case] answers: Vec<(u16, Value)>) {
+        let (result, _, reports) =
+            write_after(Problems::default(), Part::Service, mk_delete(), answers).await;
+        assert!(result.is_err());
+        let refused = reports.refused.get(&Key::new("ns", "gw"));
+        assert!(refused.is_some_and(|text| text.contains("Forbidden")), "{refused:?}");
     }
 
     /// The API server quotes the value that it rejects.

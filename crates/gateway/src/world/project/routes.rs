@@ -42,6 +42,11 @@ struct RawSpec {
     parent_refs: Option<Vec<RawParent>>,
     hostnames: Option<Vec<String>>,
     rules: Option<Vec<Value>>,
+    /// More parents, as experimental versions of the API have them: without it the route has those that it names.
+    #[serde(default, rename = "useDefaultGateways")]
+    _defaults: IgnoredAny,
+    #[serde(flatten)]
+    unknown: Unknown,
 }
 
 #[derive(Clone, Deserialize)]
@@ -53,6 +58,8 @@ struct RawParent {
     name: String,
     section_name: Option<String>,
     port: Option<i32>,
+    #[serde(flatten)]
+    unknown: Unknown,
 }
 
 /// Fields that this version does not know.
@@ -94,6 +101,8 @@ struct RawMatch {
 struct RawPathMatch {
     r#type: Option<String>,
     value: Option<String>,
+    #[serde(flatten)]
+    unknown: Unknown,
 }
 
 #[derive(Deserialize)]
@@ -101,6 +110,8 @@ struct RawValueMatch {
     r#type: Option<String>,
     name: String,
     value: String,
+    #[serde(flatten)]
+    unknown: Unknown,
 }
 
 #[derive(Deserialize)]
@@ -125,6 +136,8 @@ struct RawFilter {
     response_header_modifier: Option<Value>,
     request_redirect: Option<Value>,
     url_rewrite: Option<Value>,
+    #[serde(flatten)]
+    unknown: Unknown,
 }
 
 #[derive(Default, Deserialize)]
@@ -160,7 +173,7 @@ struct RawRewrite {
 }
 
 #[derive(Deserialize)]
-#[serde(tag = "type")]
+#[serde(tag = "type", deny_unknown_fields)]
 enum RawPath {
     ReplaceFullPath {
         #[serde(rename = "replaceFullPath")]
@@ -183,13 +196,22 @@ pub(crate) fn http_route(object: &RawRoute) -> HttpRoute {
         section: parent.section_name.clone(),
         port: parent.port.map(port),
     });
+    let of_spec = unknown_field(&spec.unknown, "a route");
+    let mut of_parents = spec.parent_refs.iter().flatten();
+    let problem = of_spec
+        .or_else(|| of_parents.find_map(|parent| unknown_field(&parent.unknown, "a parentRef")));
+    let rules = spec.rules.iter().flatten().map(|value| {
+        let mut rule = rule(value);
+        rule.problem = rule.problem.or_else(|| problem.clone());
+        rule
+    });
     HttpRoute {
         key: key(&object.metadata),
         generation: object.metadata.generation.unwrap_or_default(),
         created: created.map_or(0, |time| time.0.as_second()),
         parents: parents.collect(),
         hostnames: spec.hostnames.clone().unwrap_or_default(),
-        rules: spec.rules.iter().flatten().map(rule).collect(),
+        rules: rules.collect(),
     }
 }
 
@@ -268,35 +290,47 @@ fn route_match(value: &Value) -> (RouteMatch, Option<String>) {
         }
     };
     let mut problem = unknown_field(&raw.unknown, "a match");
-    let mut note_type = |found: &str| {
-        if problem.is_none() && found != REGEX {
+    let mut note = |found: Option<String>| {
+        let is_found = found.is_some();
+        if problem.is_none() {
+            problem = found;
+        }
+        is_found
+    };
+    let note_type = |note: &mut dyn FnMut(Option<String>) -> bool, found: &str| {
+        if found != REGEX {
             let found = crate::text::quoted(found);
-            problem = Some(format!("type {found} of a match is not supported"));
+            note(Some(format!("type {found} of a match is not supported")));
         }
     };
     let path = raw.path.map_or_else(PathMatch::default, |path| {
         let value = path.value.unwrap_or_else(|| "/".to_owned());
+        let of_path = unknown_field(&path.unknown, "a match of a path");
         match path.r#type.as_deref() {
+            _ if note(of_path) => PathMatch::Regex(String::new()),
             None | Some("PathPrefix") => PathMatch::Prefix(value),
             Some("Exact") => PathMatch::Exact(value),
             Some(other) => {
-                note_type(other);
+                note_type(&mut note, other);
                 let is_regex = other == REGEX;
                 PathMatch::Regex(if is_regex { value } else { String::new() })
             }
         }
     });
     let mut values = |list: Option<Vec<RawValueMatch>>| -> Vec<ValueMatch> {
-        let list = list.into_iter().flatten().map(|one| {
+        let list = list.into_iter().flatten().filter_map(|one| {
+            if note(unknown_field(&one.unknown, "a match of a value")) {
+                return None; // it may hold for any request
+            }
             let inexact = !matches!(one.r#type.as_deref(), None | Some("Exact"));
             if inexact {
-                note_type(one.r#type.as_deref().unwrap_or_default());
+                note_type(&mut note, one.r#type.as_deref().unwrap_or_default());
             }
-            ValueMatch {
+            Some(ValueMatch {
                 name: one.name,
                 value: one.value,
                 inexact,
-            }
+            })
         });
         list.collect()
     };
@@ -334,6 +368,7 @@ fn filter(value: &Value) -> RouteFilter {
         Ok(raw) => raw,
         Err(error) => return RouteFilter::Unsupported(format!("({error})")),
     };
+    let unknown = unknown_field(&raw.unknown, "a filter");
     let made = match raw.r#type.as_str() {
         "RequestHeaderModifier" => read::<RawEdit>(raw.request_header_modifier)
             .map(|e| RouteFilter::RequestHeaders(e.into())),
@@ -347,7 +382,14 @@ fn filter(value: &Value) -> RouteFilter {
         }
         other => return RouteFilter::Unsupported(other.to_owned()),
     };
-    made.unwrap_or_else(|error| RouteFilter::Unsupported(format!("{} ({error})", raw.r#type)))
+    let problem = unknown.or_else(|| made.as_ref().err().map(ToString::to_string));
+    match (problem, made) {
+        (None, Ok(made)) => made,
+        (problem, _) => {
+            let problem = problem.unwrap_or_default();
+            RouteFilter::Unsupported(format!("{} ({problem})", raw.r#type))
+        }
+    }
 }
 
 fn read<T: Default + DeserializeOwned>(value: Option<Value>) -> serde_json::Result<T> {

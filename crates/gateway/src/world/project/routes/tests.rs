@@ -23,6 +23,9 @@ fn mk_rule(rule: &Value) -> RouteRule {
 #[case::way_to_change_a_path(json!({"filters": [{"type": "URLRewrite", "urlRewrite": {"path": {"type": "ReplaceRegex"}}}]}), "ReplaceRegex")]
 #[case::header_without_a_value(json!({"filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [{"name": "a"}]}}]}), "`value`")]
 #[case::untyped(json!({"filters": [{}]}), "`type`")]
+#[case::field_beside_its_settings(json!({"filters": [{"type": "URLRewrite", "urlRewrite": {"hostname": "a"}, "when": "never"}]}), "\"when\"")]
+#[case::field_of_a_new_path(json!({"filters": [{"type": "URLRewrite", "urlRewrite": {
+    "path": {"type": "ReplaceFullPath", "replaceFullPath": "/a", "when": "never"}}}]}), "`when`")]
 fn filter_that_is_not_known_is_kept_as_unsupported(#[case] rule: Value, #[case] named: &str) {
     let mut of_backend = rule.clone();
     of_backend["name"] = "web".into();
@@ -47,6 +50,9 @@ fn filter_that_is_not_known_is_kept_as_unsupported(#[case] rule: Value, #[case] 
 #[case::backend(json!({"backendRefs": [{"name": "web", "port": 80, "subset": "a"}]}), "\"subset\"")]
 #[case::unnamed_backend(json!({"backendRefs": [{"port": 80}]}), "`name`")]
 #[case::field_of_a_match(json!({"matches": [{"path": {"value": "/a"}, "cookies": []}]}), "\"cookies\"")]
+#[case::field_of_a_path(json!({"matches": [{"path": {"value": "/a", "ignoreCase": true}}]}), "\"ignoreCase\"")]
+#[case::field_of_a_header(json!({"matches": [{"headers": [{"name": "a", "value": "1", "invert": true}]}]}), "\"invert\"")]
+#[case::field_of_a_parameter(json!({"matches": [{"queryParams": [{"name": "a", "value": "1", "invert": true}]}]}), "\"invert\"")]
 #[case::path(json!({"matches": [{"path": {"type": "Suffix", "value": "/a"}}]}), "\"Suffix\"")]
 #[case::header(json!({"matches": [{"headers": [{"type": "Present", "name": "a", "value": ""}]}]}), "\"Present\"")]
 #[case::parameter(json!({"matches": [{"queryParams": [{"name": "a"}]}]}), "`value`")]
@@ -57,6 +63,28 @@ fn rule_says_what_of_it_is_not_known(#[case] rule: Value, #[case] named: &str) {
     assert!(problem.contains(named), "{problem}");
 }
 
+#[rstest]
+#[case::of_a_parent("/parentRefs/0", "field \"when\" of a parentRef is not supported")]
+#[case::of_the_route("", "field \"when\" of a route is not supported")]
+fn field_of_the_whole_route_is_a_problem_of_each_rule(#[case] at: &str, #[case] problem: &str) {
+    let mut object = json!({
+        "metadata": {"namespace": "ns", "name": "r"},
+        "spec": {
+            "parentRefs": [{"name": "gw"}], "useDefaultGateways": "All",
+            "rules": [{"matches": [{"path": {"value": "/a"}}]}, {}],
+        },
+    });
+    let problems = |object: &Value| {
+        let rules = http_route(&serde_json::from_value(object.clone()).unwrap()).rules;
+        let problems = rules.into_iter().map(|rule| rule.problem);
+        problems.collect::<Vec<_>>()
+    };
+    assert_eq!(problems(&object), [None, None]);
+    object["spec"].pointer_mut(at).unwrap()["when"] = "never".into();
+    let problem = Some(problem.to_owned());
+    assert_eq!(problems(&object), [problem.clone(), problem]);
+}
+
 /// So that the requests are not answered by another rule.
 #[test]
 fn match_that_is_not_known_is_replaced_by_a_wider_one() {
@@ -64,6 +92,8 @@ fn match_that_is_not_known_is_replaced_by_a_wider_one() {
         {"path": {"type": "Suffix", "value": "/a"}, "method": "GET"},
         {"path": {"type": "Exact", "value": "/b"}, "headers": [{"type": "Present", "name": "a", "value": "1"}]},
         {"path": 7},
+        {"path": {"value": "/c", "ignoreCase": true}},
+        {"headers": [{"name": "a", "value": "1", "invert": true}, {"name": "b", "value": "1"}]},
     ]}));
     let any = PathMatch::Regex(String::new());
     assert_eq!(rule.matches[0].path, any);
@@ -71,6 +101,9 @@ fn match_that_is_not_known_is_replaced_by_a_wider_one() {
     assert_eq!(rule.matches[1].path, PathMatch::Exact("/b".into()));
     assert!(rule.matches[1].headers[0].inexact);
     assert_eq!(rule.matches[2].path, any);
+    assert_eq!(rule.matches[3].path, any);
+    let names = rule.matches[4].headers.iter().map(|one| &*one.name);
+    assert_eq!(names.collect::<Vec<_>>(), ["b"]);
 }
 
 #[test]
