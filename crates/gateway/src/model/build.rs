@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crd::conditions::{ACCEPTED, PARTIALLY_INVALID, PROGRAMMED, RESOLVED_REFS};
 
+use crate::select::Policy;
 use crate::world::{HttpRoute, Key, World};
 use crate::xds::{Kind, names};
 
@@ -33,6 +34,7 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
         classes: status::classes(world, settings),
         ..WantedStatus::default()
     };
+    let policies = policies::of_imports(world);
     for (key, route) in &world.routes {
         let attachments = attach(world, &gateways, route);
         let rules = if attachments.is_empty() {
@@ -42,11 +44,11 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
         };
         let parents = attachments
             .iter()
-            .map(|one| parent_status(world, route, &rules, one))
+            .map(|one| parent_status(world, &policies, route, &rules, one))
             .collect();
         wanted.routes.insert(key.clone(), parents);
         for one in &attachments {
-            note_users(&mut pools, &mut imports, &rules, one);
+            note_users(&mut pools, &mut imports, &policies, &rules, one);
             if let Ok(listeners) = &one.listeners
                 && let Some(gateway) = gateways.get_mut(&one.gateway)
             {
@@ -58,7 +60,6 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
             }
         }
     }
-    let policies = policies::of_imports(world);
     let made: BTreeMap<Key, Arc<Import>> = imports
         .keys()
         .filter_map(|key| {
@@ -94,11 +95,36 @@ fn note_rules(target: &mut BTreeMap<Host, Vec<Arc<Rule>>>, hosts: &[Host], rules
     }
 }
 
-fn note_users(pools: &mut Users, imports: &mut Users, rules: &Rules, one: &Attachment<'_>) {
-    for backend in &rules.named {
+/// The backends that the rules name, and the pools of this cluster that imports among them include.
+fn used<'r>(
+    rules: &'r Rules,
+    policies: &'r BTreeMap<Key, Policy>,
+) -> impl Iterator<Item = Backend> + 'r {
+    rules.named.iter().flat_map(move |backend| {
+        let local = match backend {
+            Backend::Import(key) => {
+                let policy = policies.get(key);
+                policy
+                    .is_some_and(|policy| policy.include_local)
+                    .then(|| Backend::Pool(key.clone()))
+            }
+            Backend::Pool(_) | Backend::Service(..) | Backend::Invalid => None,
+        };
+        [Some(backend.clone()), local].into_iter().flatten()
+    })
+}
+
+fn note_users(
+    pools: &mut Users,
+    imports: &mut Users,
+    policies: &BTreeMap<Key, Policy>,
+    rules: &Rules,
+    one: &Attachment<'_>,
+) {
+    for backend in used(rules, policies) {
         let users = match backend {
-            Backend::Pool(key) => pools.entry(key.clone()),
-            Backend::Import(key) => imports.entry(key.clone()),
+            Backend::Pool(key) => pools.entry(key),
+            Backend::Import(key) => imports.entry(key),
             Backend::Service(..) | Backend::Invalid => continue,
         };
         let accepted = users.or_default().entry(one.gateway.clone()).or_default();
@@ -160,6 +186,7 @@ fn make_model(
 
 fn parent_status(
     world: &World,
+    policies: &BTreeMap<Key, Policy>,
     route: &HttpRoute,
     rules: &Rules,
     one: &Attachment<'_>,
@@ -189,7 +216,7 @@ fn parent_status(
         let invalid = Cond::new(PARTIALLY_INVALID, Truth::True, reason, message, generation);
         conditions.push(invalid);
     }
-    if let Some(message) = rejected(world, rules, &one.gateway) {
+    if let Some(message) = rejected(world, policies, rules, &one.gateway) {
         conditions.push(Cond::no(PROGRAMMED, "ProxyRejected", message, generation));
     }
     ParentStatus {
@@ -215,16 +242,18 @@ fn without_crd(world: &World, rules: &Rules) -> Option<String> {
 }
 
 /// What Envoys of the Gateway say against a cluster that the route uses.
-fn rejected(world: &World, rules: &Rules, gateway: &Key) -> Option<String> {
+fn rejected(
+    world: &World,
+    policies: &BTreeMap<Key, Policy>,
+    rules: &Rules,
+    gateway: &Key,
+) -> Option<String> {
     let rejections = world.rejections.get(gateway)?;
     let of_clusters = rejections
         .iter()
         .filter(|one| matches!(one.kind, Kind::Cluster | Kind::Endpoints));
     let mut hits = of_clusters.filter(|one| {
-        rules
-            .named
-            .iter()
-            .any(|backend| names::is_of_backend(&one.name, backend))
+        used(rules, policies).any(|backend| names::is_of_backend(&one.name, &backend))
     });
     hits.next()
         .map(|one| format!("{}: {}", one.name, one.message))

@@ -3,6 +3,7 @@
 use rstest::rstest;
 
 use super::*;
+use crate::fixture::include_local;
 use crate::world::{
     HeaderEdit, NewPath, PathMatch, Redirect, ReferenceGrant, Rewrite, RouteMatch, ValueMatch,
 };
@@ -584,4 +585,36 @@ fn entry_goes_to_the_networks_that_are_said_of_it_and_to_no_others() {
     ] {
         assert!(refused.contains(said), "{refused}");
     }
+}
+
+/// No route names the pool.
+#[test]
+fn local_pool_of_an_import_has_the_users_and_refusals_of_the_import() {
+    let mut world = mk_world();
+    world.routes.clear();
+    world
+        .imports
+        .insert(key("llm"), mk_import(&[("east", "10.2.0.9")]));
+    let rule = mk_rule("/", vec![mk_ref("import", "llm", 1)]);
+    add_route(&mut world, mk_route("r", vec![rule]));
+    let says = |world: &World, name: &str| {
+        let mut world = world.clone();
+        let refused = Rejection {
+            kind: Kind::Cluster,
+            name: name.into(),
+            message: "no".into(),
+        };
+        world.rejections.insert(key("gw"), vec![refused]);
+        let said = route_says(&world, "r");
+        let users = build_all(&world).1.pools[&key("llm")].len();
+        (has(&said, "Programmed=False/ProxyRejected"), users)
+    };
+    for name in ["pool/ns/llm", "epp/ns/llm"] {
+        assert_eq!(says(&world, name), (false, 0), "{name}");
+    }
+    include_local(&mut world);
+    for name in ["pool/ns/llm", "epp/ns/llm", "import/ns/llm"] {
+        assert_eq!(says(&world, name), (true, 1), "{name}");
+    }
+    assert_eq!(says(&world, "pool/ns/other"), (false, 1));
 }
