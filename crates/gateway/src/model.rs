@@ -290,8 +290,10 @@ pub(crate) struct ParentMode {
     pub(crate) addresses: ParentAddresses,
     /// Their certificates are verified for the host of each request; else they are spoken to in plaintext.
     pub(crate) tls: bool,
-    /// The hosts that they route to the pool, each once, in their own order; empty: any.
+    /// The hosts that they route to the pool, each once, in their own order; empty: any. With TLS one of them is no wildcard.
     pub(crate) hosts: Vec<Hostname>,
+    /// Networks that names among the addresses must not lead to.
+    pub(crate) denied: Vec<Cidr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -327,6 +329,12 @@ impl Import {
     pub(crate) fn hops(&self) -> impl Iterator<Item = (&Imported, &Mode)> + Clone {
         let clusters = self.clusters.iter();
         clusters.filter_map(|cluster| Some((cluster, cluster.mode.as_ref().ok()?)))
+    }
+
+    /// Whether the pool of this cluster is among them and goes on without its EPP.
+    pub(crate) fn fails_open(&self) -> bool {
+        self.hops()
+            .any(|(cluster, mode)| cluster.fail_open && matches!(mode, Mode::Local(_)))
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) enum Ineligible {
     #[error("neither an endpoint picker nor a Gateway of it has an address and port")]
     AddressNotAssigned,
     #[error(
-        "its Gateways listen for HTTPS and name no host, so there is none by which their certificates can be verified: give the listener or the HTTPRoute there a hostname"
+        "its Gateways listen for HTTPS and name no host without a wildcard, so there is none by which their certificates can always be verified: give the listener or the HTTPRoute there such a hostname"
     )]
     HostnameUnknown,
     #[error("address {0} is not allowed")]

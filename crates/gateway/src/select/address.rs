@@ -36,13 +36,14 @@ pub(crate) fn is_allowed(ip: IpAddr, deny: &[Cidr], own: &[Cidr]) -> bool {
 }
 
 /// An RFC 1123 name of two or more labels, as the exporting side's controller allows: single labels
-/// would resolve by Envoy's search path, `localhost`, `local`, `internal` and `svc` lead inside, names
-/// that look like addresses are none.
+/// are names of this cluster, `localhost`, `local`, `internal` and `svc` lead inside, names that look
+/// like addresses are none.
 ///
-/// What remains: Envoy resolves the name, and the address it gets is not checked. Whoever controls
-/// such a name can let it lead to an address that is denied when written as one; only the EPP's
-/// protocol (gRPC ext_proc) is spoken there. Where that matters, deny Envoys such networks by a
-/// network policy.
+/// Whoever controls such a name can let it lead to an address that is denied when written as one. So
+/// Envoy resolves it as an absolute name and sends no request for a Gateway to an address that is
+/// denied. What remains is that it connects there, for health checks and before it refuses a request,
+/// and that it speaks the EPP's protocol (gRPC `ext_proc`) where the name is an EPP's: that address is
+/// not checked. Where that matters, deny Envoys such networks by a network policy.
 pub(crate) fn is_hostname(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let last = text.rsplit('.').next().unwrap_or("");

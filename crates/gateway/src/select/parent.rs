@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crd::Hostname;
-use crd::networks::Cidr;
+use crd::networks::{Cidr, covering};
 
 use crate::model::{ParentAddresses, ParentMode, Settings};
 use crate::text::is_label;
 use crate::world::{ImportedCluster, RemoteListener, RemoteParent};
 
-use super::{Addresses, Ineligible, addresses};
+use super::{Addresses, Ineligible, MAX_DENIED, addresses};
 
 /// As the CRD has them: at most so many parents, listeners and host names of each.
 const MAX_PARENTS: usize = 16;
@@ -27,6 +27,8 @@ struct Way {
     https: bool,
     /// Empty: any.
     hosts: Vec<Hostname>,
+    /// It takes all others as well, though only for these its certificate is known to be.
+    takes_any: bool,
     unprogrammed: bool,
 }
 
@@ -53,24 +55,41 @@ pub(super) fn mode(
         ways.retain(|way| way.https);
     }
     // What one of them takes for another model, or for none, is sent to none of them.
-    let named = ways.iter().find(|way| !way.hosts.is_empty());
+    let named = ways
+        .iter()
+        .find(|way| way.https && way.hosts.iter().any(is_exact))
+        .or_else(|| ways.iter().find(|way| !way.hosts.is_empty()));
     let hosts = named.map(|way| way.hosts.clone()).unwrap_or_default();
     ways.retain(|way| takes_all(way, &hosts));
     let tls = ways.first().map(|way| way.https);
     let tls = tls.ok_or_else(|| denied.unwrap_or(Ineligible::AddressNotAssigned))?;
-    if tls && hosts.is_empty() {
+    // Requests to hosts that no certificate is known for have to get another one.
+    if tls && !hosts.iter().any(is_exact) {
         return Err(Ineligible::HostnameUnknown);
     }
+    let addresses = all_addresses(&ways);
+    let denied = match &addresses {
+        ParentAddresses::Ips(_) => Vec::new(),
+        ParentAddresses::Dns(_) => {
+            let denied = settings.deny_cidrs.iter().chain(own);
+            covering(denied.copied(), MAX_DENIED)
+        }
+    };
     Ok(ParentMode {
-        addresses: all_addresses(&ways),
+        addresses,
         tls,
         hosts,
+        denied,
     })
+}
+
+fn is_exact(host: &Hostname) -> bool {
+    matches!(host, Hostname::Exact(_))
 }
 
 fn takes_all(way: &Way, hosts: &[Hostname]) -> bool {
     let is_taken = |host: &Hostname| way.hosts.iter().any(|own| own.covers(host));
-    way.hosts.is_empty() || (!hosts.is_empty() && hosts.iter().all(is_taken))
+    way.takes_any || way.hosts.is_empty() || (!hosts.is_empty() && hosts.iter().all(is_taken))
 }
 
 fn way(parent: &RemoteParent, settings: &Settings, own: &[Cidr]) -> Result<Way, Ineligible> {
@@ -80,20 +99,28 @@ fn way(parent: &RemoteParent, settings: &Settings, own: &[Cidr]) -> Result<Way, 
         .or_else(|| listeners().next())
         .ok_or(Ineligible::AddressNotAssigned)?;
     let same = listeners().filter(|one| (one.port, one.https) == (chosen.port, chosen.https));
+    let (hosts, takes_any) = hosts(parent, same);
     Ok(Way {
         addresses: addresses(&parent.addresses, settings, own)?,
         port: chosen.port,
         https: chosen.https,
-        hosts: hosts(parent, same),
+        // In plaintext nothing depends on the host.
+        hosts: if takes_any && !chosen.https {
+            Vec::new()
+        } else {
+            hosts
+        },
+        takes_any,
         unprogrammed: parent.unprogrammed,
     })
 }
 
-/// The hosts of the Gateway that these listeners take. Where it names none, those of the listeners.
+/// The hosts of the Gateway that these listeners take, and whether they take all others as well. Where it names none, those of the
+/// listeners.
 fn hosts<'a>(
     parent: &RemoteParent,
     listeners: impl Iterator<Item = &'a RemoteListener>,
-) -> Vec<Hostname> {
+) -> (Vec<Hostname>, bool) {
     let listeners: Vec<_> = listeners
         .map(|one| Hostname::parse(one.hostname.as_deref()))
         .collect();
@@ -104,18 +131,18 @@ fn hosts<'a>(
     }
     let mut known = BTreeSet::new();
     let mut hosts = Vec::new();
+    let mut takes_any = false;
     for host in &published {
         let common = listeners.iter().filter_map(|one| one.intersect(host));
         for host in common {
             if host == Hostname::Any {
-                return Vec::new();
-            }
-            if is_valid(&host) && hosts.len() < MAX_HOSTS && known.insert(host.clone()) {
+                takes_any = true;
+            } else if is_valid(&host) && hosts.len() < MAX_HOSTS && known.insert(host.clone()) {
                 hosts.push(host);
             }
         }
     }
-    hosts
+    (hosts, takes_any)
 }
 
 /// It becomes a domain of a route table and a header.

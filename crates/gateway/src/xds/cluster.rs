@@ -93,19 +93,24 @@ pub(crate) fn pool(name: String, pool: &Pool) -> cluster::Cluster {
 /// When an EPP counts as dead.
 struct Detection {
     reuse_connection: bool,
+    /// So many connections in a row that fail.
+    failures: u32,
     max_ejection_percent: u32,
 }
 
 /// Each host is one pod: it may be given up at once, and the last as well.
 const PODS: Detection = Detection {
     reuse_connection: true,
+    failures: 1,
     max_ejection_percent: 100,
 };
 
 /// A host may be a Service with several pods, of which connections to come reach another: so each health check makes one,
-/// and the last host is not set aside.
+/// and the last host is not set aside. Hosts that fail their health checks count as hosts there, so of two the one that is left
+/// is not the last: a single connection that fails must not set it aside.
 const REMOTE: Detection = Detection {
     reuse_connection: false,
+    failures: 3,
     max_ejection_percent: 99,
 };
 
@@ -152,7 +157,7 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
         health_checks: vec![check],
         outlier_detection: Some(cluster::OutlierDetection {
             split_external_local_origin_errors: true,
-            consecutive_local_origin_failure: Some(uint32(1)),
+            consecutive_local_origin_failure: Some(uint32(detection.failures)),
             enforcing_consecutive_local_origin_failure: Some(uint32(100)),
             max_ejection_percent: Some(uint32(detection.max_ejection_percent)),
             base_ejection_time: Some(seconds(5)),
@@ -170,12 +175,13 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
     }
 }
 
-/// The exporting clusters of an import, each behind its own internal listener.
-pub(crate) fn import(name: String) -> cluster::Cluster {
+/// The exporting clusters of an import, each behind its own internal listener. A local pool that `fails_open` answers 503 by
+/// itself before the last attempt, which must not set it aside.
+pub(crate) fn import(name: String, fails_open: bool) -> cluster::Cluster {
     cluster::Cluster {
         lb_policy: LbPolicy::RoundRobin.into(),
         common_lb_config: Some(no_panic()),
-        outlier_detection: Some(cluster::OutlierDetection {
+        outlier_detection: (!fails_open).then(|| cluster::OutlierDetection {
             consecutive_gateway_failure: Some(uint32(5)),
             enforcing_consecutive_gateway_failure: Some(uint32(100)),
             enforcing_consecutive_5xx: Some(uint32(0)),
@@ -229,14 +235,15 @@ pub(crate) fn parent(
     http2: bool,
     options: &Options,
 ) -> cluster::Cluster {
-    let base = match &mode.addresses {
-        ParentAddresses::Ips(_) => eds(name),
-        ParentAddresses::Dns(hosts) => dns(name, hosts, None),
+    let (base, filters) = match &mode.addresses {
+        ParentAddresses::Ips(_) => (eds(name), Vec::new()),
+        ParentAddresses::Dns(hosts) => {
+            let filters = vec![filters::nowhere(), filters::upstream_codec()];
+            (dns(name, hosts, None), filters)
+        }
     };
     let mut limits = limits();
     limits.max_connection_pools = mode.tls.then(|| uint32(PARENT_POOLS));
-    // A check makes the handshake of TLS, for which a Gateway may need a server name.
-    let is_checked = !mode.tls || mode.host().is_some();
     let check = core::HealthCheck {
         timeout: Some(seconds(2)),
         interval: Some(seconds(2)),
@@ -254,10 +261,10 @@ pub(crate) fn parent(
         circuit_breakers: Some(breakers(limits)),
         lb_policy: LbPolicy::LeastRequest.into(),
         common_lb_config: Some(no_panic()),
-        health_checks: is_checked.then_some(check).into_iter().collect(),
+        health_checks: vec![check],
         outlier_detection: Some(cluster::OutlierDetection {
             split_external_local_origin_errors: true,
-            consecutive_local_origin_failure: Some(uint32(1)),
+            consecutive_local_origin_failure: Some(uint32(REMOTE.failures)),
             enforcing_consecutive_local_origin_failure: Some(uint32(100)),
             enforcing_consecutive_5xx: Some(uint32(0)),
             enforcing_success_rate: Some(uint32(0)),
@@ -268,7 +275,7 @@ pub(crate) fn parent(
             ..cluster::OutlierDetection::default()
         }),
         transport_socket: mode.tls.then(|| verified_tls(mode.host(), &options.roots)),
-        typed_extension_protocol_options: http::of_parents(mode.tls, http2),
+        typed_extension_protocol_options: http::of_parents(mode.tls, http2, filters),
         ..base
     }
 }

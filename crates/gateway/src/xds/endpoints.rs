@@ -112,15 +112,13 @@ fn hosts(source: &Assignment, endpoints: &Endpoints) -> Vec<endpoint::LbEndpoint
             .iter()
             .map(|at| host(socket_address(at), *health))
             .collect(),
-        Assignment::Hop(listener) => vec![endpoint::LbEndpoint {
-            load_balancing_weight: Some(uint32(1)),
-            ..host(internal_address(listener.clone()), None)
-        }],
+        Assignment::Hop(listener) => vec![hop_host(listener.clone(), 1)],
         Assignment::Hops { .. } => Vec::new(),
     }
 }
 
-/// A cluster without an assignment is left out. Envoy's priorities begin at 0 and have no gaps.
+/// A cluster that gets nothing new is left out: what is under way there goes on, and Envoy, which counts all hosts to spare the
+/// last one, counts those that serve. Its priorities begin at 0 and have no gaps.
 fn of_hops(
     cluster: &str,
     import: &Key,
@@ -130,9 +128,10 @@ fn of_hops(
     let mut by_priority: BTreeMap<u32, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
     let mut count = 0;
     for hop in hops {
-        if let Some(assigned) = selection.of(import, &hop.cluster) {
+        let assigned = selection.of(import, &hop.cluster);
+        if let Some(assigned) = assigned.filter(|one| gets_requests(*one)) {
             let hosts = by_priority.entry(assigned.priority).or_default();
-            hosts.push(hop_host(hop, assigned));
+            hosts.push(hop_host(hop.listener.clone(), assigned.weight));
             count += 1;
         }
     }
@@ -157,22 +156,17 @@ fn of_hops(
     }
 }
 
-/// Envoy has no weight 0: who has no share gets nothing new, and what is under way goes on.
-fn hop_host(hop: &Hop, assigned: Assigned) -> endpoint::LbEndpoint {
-    let Assigned {
-        weight,
-        priority: _,
-        health,
-    } = assigned;
-    let status = match health {
-        Health::Healthy if weight > 0 => core::HealthStatus::Unknown,
-        Health::Healthy | Health::Draining => core::HealthStatus::Draining,
-        Health::Unhealthy => core::HealthStatus::Unhealthy,
-    };
+fn gets_requests(assigned: Assigned) -> bool {
+    match assigned.health {
+        Health::Healthy => assigned.weight > 0,
+        Health::Unhealthy | Health::Draining => false,
+    }
+}
+
+fn hop_host(listener: String, weight: u32) -> endpoint::LbEndpoint {
     endpoint::LbEndpoint {
-        health_status: status.into(),
-        load_balancing_weight: (weight > 0).then(|| uint32(weight)),
-        ..host(internal_address(hop.listener.clone()), None)
+        load_balancing_weight: Some(uint32(weight)),
+        ..host(internal_address(listener), None)
     }
 }
 
@@ -190,7 +184,7 @@ fn of_one_priority(
     }
 }
 
-/// For clusters that resolve names themselves.
+/// For clusters that resolve names themselves: as absolute ones, without the search domains of Envoy's pod.
 pub(crate) fn of_hosts(
     cluster: &str,
     hosts: &[(String, u16)],
@@ -198,8 +192,16 @@ pub(crate) fn of_hosts(
 ) -> endpoint::ClusterLoadAssignment {
     let hosts = hosts
         .iter()
-        .map(|(name, port)| host(address(name.clone(), *port), health));
+        .map(|(name, port)| host(address(absolute(name), *port), health));
     of_one_priority(cluster, hosts.collect())
+}
+
+fn absolute(name: &str) -> String {
+    if name.parse::<IpAddr>().is_ok() || name.ends_with('.') {
+        name.to_owned()
+    } else {
+        format!("{name}.")
+    }
 }
 
 fn host(address: core::Address, health: Option<u16>) -> endpoint::LbEndpoint {

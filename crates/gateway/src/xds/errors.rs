@@ -120,7 +120,7 @@ const ERRORS: [Error; 12] = [
         status: Some(502),
         at_hop: Some(REFUSED_PICK),
         kind: "endpoint-not-allowed",
-        message: "the endpoint picker of this model chose an endpoint that requests may not go to",
+        message: "another cluster named an endpoint or a Gateway of this model that requests may not go to",
     },
     Error {
         details: &[

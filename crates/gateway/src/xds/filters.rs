@@ -1,5 +1,7 @@
 //! HTTP filters and retry plug-ins other than ext_proc.
 
+use std::collections::HashMap;
+
 use crd::networks::Cidr;
 
 use super::names::{FAILOVER, LB_NAMESPACE, SERVED};
@@ -94,35 +96,57 @@ pub(crate) fn of_model_servers() -> Vec<hcm::HttpFilter> {
     vec![http_filter("isthmus.unmarked", &unmarked), upstream_codec()]
 }
 
+const ADDRESSES: &str = "envoy.filters.http.rbac";
+
 /// Lets requests go only to these networks and ports, less what is denied in them.
 pub(crate) fn pods_only(cidrs: &[Cidr], ports: &[u16], deny: &[Cidr]) -> hcm::HttpFilter {
     let allowed = cidrs
         .iter()
         .flat_map(|cidr| ports.iter().map(|port| reaches(cidr, Some(*port))))
         .collect();
-    let denied = deny.iter().map(|cidr| reaches(cidr, None));
-    let not_denied = rule(rbac::permission::Rule::NotRule(Box::new(any_of(
-        denied.collect(),
-    ))));
     let both = rule(rbac::permission::Rule::AndRules(rbac::permission::Set {
-        rules: vec![any_of(allowed), not_denied],
+        rules: vec![any_of(allowed), outside(deny)],
     }));
+    http_filter(ADDRESSES, &only(both))
+}
+
+/// Lets requests go where their route says by [`route_not_in`], and no request of another.
+pub(crate) fn nowhere() -> hcm::HttpFilter {
+    http_filter(ADDRESSES, &only(any_of(Vec::new())))
+}
+
+/// Of a route, for the filter of [`nowhere`]: its requests go anywhere but to these networks. Routes change without an end of
+/// streams, and clusters do not.
+pub(crate) fn route_not_in(deny: &[Cidr]) -> HashMap<String, google::Any> {
+    let per_route = http_rbac::RbacPerRoute {
+        rbac: Some(only(outside(deny))),
+    };
+    HashMap::from([(ADDRESSES.to_owned(), any(&per_route))])
+}
+
+fn outside(deny: &[Cidr]) -> rbac::Permission {
+    let denied = deny.iter().map(|cidr| reaches(cidr, None));
+    rule(rbac::permission::Rule::NotRule(Box::new(any_of(
+        denied.collect(),
+    ))))
+}
+
+fn only(permission: rbac::Permission) -> http_rbac::Rbac {
     let policy = rbac::Policy {
-        permissions: vec![both],
+        permissions: vec![permission],
         principals: vec![rbac::Principal {
             identifier: Some(rbac::principal::Identifier::Any(true)),
         }],
         ..rbac::Policy::default()
     };
-    let config = http_rbac::Rbac {
+    http_rbac::Rbac {
         rules: Some(rbac::Rbac {
             action: rbac::rbac::Action::Allow.into(),
             policies: [("pods".to_owned(), policy)].into_iter().collect(),
             ..rbac::Rbac::default()
         }),
         ..http_rbac::Rbac::default()
-    };
-    http_filter("envoy.filters.http.rbac", &config)
+    }
 }
 
 fn rule(rule: rbac::permission::Rule) -> rbac::Permission {

@@ -68,7 +68,11 @@ const PARENT_IDLE: i64 = 50;
 
 /// The protocol options for connections to Gateways of other clusters. With TLS they choose between HTTP/2 and HTTP/1.1, and show
 /// a certificate for the host of the request, which is also the name that Envoy asks for.
-pub(crate) fn of_parents(tls: bool, http2_wanted: bool) -> HashMap<String, google::Any> {
+pub(crate) fn of_parents(
+    tls: bool,
+    http2_wanted: bool,
+    filters: Vec<hcm::HttpFilter>,
+) -> HashMap<String, google::Any> {
     let idle = core::HttpProtocolOptions {
         idle_timeout: Some(seconds(PARENT_IDLE)),
         ..core::HttpProtocolOptions::default()
@@ -89,6 +93,7 @@ pub(crate) fn of_parents(tls: bool, http2_wanted: bool) -> HashMap<String, googl
     };
     keyed(&upstream_http::HttpProtocolOptions {
         common_http_protocol_options: Some(idle),
+        http_filters: filters,
         upstream_http_protocol_options: tls.then_some(verified),
         upstream_protocol_options: Some(protocol),
         ..upstream_http::HttpProtocolOptions::default()

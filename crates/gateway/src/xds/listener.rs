@@ -165,7 +165,7 @@ pub(crate) fn hop(name: &str, hop: Hop, options: &Options) -> listener::Listener
     let manager = hcm::HttpConnectionManager {
         generate_request_id: Some(boolean(false)),
         skip_xff_append: true,
-        local_reply_config: Some(errors::hop(hop == Hop::UnknownPods)),
+        local_reply_config: Some(errors::hop(hop != Hop::Pool)),
         http_filters,
         ..manager(name, options)
     };

@@ -151,3 +151,15 @@ pub(crate) fn exactly(text: &str) -> matcher::StringMatcher {
         ..matcher::StringMatcher::default()
     }
 }
+
+/// As a whole.
+pub(crate) fn matching(regex: String) -> matcher::StringMatcher {
+    let regex = matcher::RegexMatcher {
+        regex,
+        ..matcher::RegexMatcher::default()
+    };
+    matcher::StringMatcher {
+        match_pattern: Some(matcher::string_matcher::MatchPattern::SafeRegex(regex)),
+        ..matcher::StringMatcher::default()
+    }
+}

@@ -1,16 +1,18 @@
 //! Route tables: rules in order at the edge, one backend at a hop.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use crd::Hostname;
+
 use crate::model::{
-    Action, Backend, Chain, Epp, GatewayModel, ParentMode, Rule, VirtualHost, Weighted,
-    literal_start, prefix_of,
+    Action, Backend, Chain, Epp, GatewayModel, ParentAddresses, ParentMode, Rule, VirtualHost,
+    Weighted, literal_start, prefix_of,
 };
 use crate::world::{HeaderEdit, PathMatch, RouteFilter, RouteMatch, ValueMatch};
 
 use super::names::{self, FAILOVER, HOP};
-use super::proto::{core, duration, exactly, google, header, kinds, route, uint32};
+use super::proto::{core, duration, exactly, google, header, kinds, matching, route, uint32};
 use super::redirect::{Origin, PathChange, redirect, rewrite};
 use super::{Options, errors, extproc, filters};
 
@@ -111,7 +113,8 @@ pub(crate) fn hop(
 }
 
 /// All requests go to Gateways of another cluster, but those that came from one. Their host is kept if the Gateways have it; else it
-/// becomes one of theirs.
+/// becomes one of theirs. With TLS a wildcard stands for one label, as in certificates: clients could else choose hosts for which
+/// the handshake fails, which counts against the Gateways.
 pub(crate) fn parent_hop(
     name: &str,
     cluster: &str,
@@ -119,40 +122,77 @@ pub(crate) fn parent_hop(
     own_name: &str,
 ) -> route::RouteConfiguration {
     use core::header_value_option::HeaderAppendAction::OverwriteIfExistsOrAdd;
-    let routes = |host: Option<&str>| {
+    let names_are_checked = matches!(mode.addresses, ParentAddresses::Dns(_));
+    let per_filter = names_are_checked.then(|| filters::route_not_in(&mode.denied));
+    let sent = |host: Option<&str>, headers: Vec<route::HeaderMatcher>| {
+        let rewritten = host.map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_owned()));
+        route::Route {
+            r#match: Some(route::RouteMatch {
+                headers,
+                ..prefix("/")
+            }),
+            request_headers_to_add: vec![header(HOP, own_name, OverwriteIfExistsOrAdd)],
+            action: Some(route::route::Action::Route(route::RouteAction {
+                host_rewrite_specifier: rewritten,
+                ..through(cluster)
+            })),
+            typed_per_filter_config: per_filter.clone().unwrap_or_default(),
+            ..route::Route::default()
+        }
+    };
+    let refused = || {
         let present = route::header_matcher::HeaderMatchSpecifier::PresentMatch(true);
-        let refused = route::Route {
+        route::Route {
             r#match: Some(route::RouteMatch {
                 headers: vec![header_match(HOP, present)],
                 ..prefix("/")
             }),
             action: Some(direct(errors::LOOP)),
             ..route::Route::default()
-        };
-        let rewritten = host.map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_owned()));
-        let sent = route::Route {
-            r#match: Some(prefix("/")),
-            request_headers_to_add: vec![header(HOP, own_name, OverwriteIfExistsOrAdd)],
-            action: Some(route::route::Action::Route(route::RouteAction {
-                host_rewrite_specifier: rewritten,
-                ..through(cluster)
-            })),
-            ..route::Route::default()
-        };
-        vec![refused, sent]
+        }
     };
-    let mut virtual_hosts = Vec::new();
+    // By the number of labels that a host of a wildcard's may have; 0: any.
+    let mut kept: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     if mode.host().is_some() {
-        let domains = mode.hosts.iter().map(ToString::to_string).collect();
-        virtual_hosts.push(hop_host("kept", domains, routes(None)));
+        for host in &mode.hosts {
+            let labels = match host {
+                Hostname::Suffix(suffix) if mode.tls => 1 + suffix.split('.').count(),
+                Hostname::Suffix(_) | Hostname::Exact(_) | Hostname::Any => 0,
+            };
+            kept.entry(labels).or_default().push(host.to_string());
+        }
     }
-    virtual_hosts.push(hop_host("*", vec!["*".to_owned()], routes(mode.host())));
+    let mut virtual_hosts = Vec::new();
+    for (labels, domains) in kept {
+        let host = if labels == 0 {
+            hop_host("kept", domains, vec![refused(), sent(None, Vec::new())])
+        } else {
+            let routes = vec![
+                refused(),
+                sent(None, vec![has_labels(labels)]),
+                sent(mode.host(), Vec::new()),
+            ];
+            hop_host(&format!("kept/{labels}"), domains, routes)
+        };
+        virtual_hosts.push(host);
+    }
+    let others = vec![refused(), sent(mode.host(), Vec::new())];
+    virtual_hosts.push(hop_host("*", vec!["*".to_owned()], others));
     route::RouteConfiguration {
         name: name.to_owned(),
         virtual_hosts,
         ignore_port_in_host_matching: true,
         ..route::RouteConfiguration::default()
     }
+}
+
+/// The host of the request has so many labels, whatever its port is.
+fn has_labels(count: usize) -> route::HeaderMatcher {
+    use route::header_matcher::HeaderMatchSpecifier;
+    let label = "[-0-9A-Za-z_]+";
+    let more = count.saturating_sub(1);
+    let host = matching(format!(r"{label}(\.{label}){{{more}}}(:[0-9]+)?"));
+    header_match(":authority", HeaderMatchSpecifier::StringMatch(host))
 }
 
 /// Silence is the edge's to limit, by the rule the request came by.

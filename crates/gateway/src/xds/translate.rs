@@ -118,7 +118,10 @@ impl Plan {
             import: import.key.clone(),
             hops: hops.collect(),
         };
-        self.cluster(cluster::import(names::import(&import.key)), Some(hops));
+        self.cluster(
+            cluster::import(names::import(&import.key), import.fails_open()),
+            Some(hops),
+        );
         for (cluster, mode) in import.hops() {
             match mode {
                 Mode::Endpoint(mode) => self.endpoint_hop(&import.key, cluster, mode, options),

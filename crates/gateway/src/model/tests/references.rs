@@ -485,8 +485,8 @@ fn entries_that_cannot_be_used_are_named() {
     let (_, wanted) = build_all(&world);
     let programmed = &import_conditions(&wanted, "llm")[2];
     let expected = "draining Draining, east 500, south 500; denied AddressDenied (address \"127.0.0.1\" is not allowed), late AddressNotAssigned, \
-                    parent HostnameUnknown (its Gateways listen for HTTPS and name no host, so there is none by which their certificates \
-                    can be verified: give the listener or the HTTPRoute there a hostname), sick NoReadyEndpoint, strange NotAccepted";
+                    parent HostnameUnknown (its Gateways listen for HTTPS and name no host without a wildcard, so there is none by which \
+                    their certificates can always be verified: give the listener or the HTTPRoute there such a hostname), sick NoReadyEndpoint, strange NotAccepted";
     assert_eq!(programmed.message, expected);
 }
 

@@ -176,13 +176,11 @@ fn gateways_of_parent_mode_are_probed_by_tls_where_they_have_it() {
         *clusters = vec![
             mk_parent_entry("east", "10.2.0.7", &[80], &[]),
             mk_parent_entry("north", "lb.north.example", &[443], &["llm.north.example"]),
-            mk_parent_entry("south", "10.3.0.7", &[443], &["*.models.example"]),
         ];
     });
     let expected = [
         "east Probe Tcp 10.2.0.7:80",
         "north Probe Tls { name: \"llm.north.example\" } lb.north.example:443",
-        "south Probe Tcp 10.3.0.7:443",
     ];
     assert_eq!(of(&world, &import, &BTreeMap::new()), expected);
 }

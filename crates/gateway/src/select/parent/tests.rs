@@ -51,7 +51,8 @@ fn show(entry: &ImportedCluster) -> String {
 #[case::as_published(&[80], &["b.example", "*.c.example", "a.example"], "http 10.3.0.7:80 | b.example *.c.example a.example")]
 #[case::each_once(&[80], &["A.example.", "a.example"], "http 10.3.0.7:80 | a.example")]
 #[case::no_host_name(&[80], &["a b", "a.example\r\n", "*", "-", "10.0.0.1:80"], "http 10.3.0.7:80 | ")]
-#[case::verified_by_a_wildcard(&[443], &["*.a.example"], "https 10.3.0.7:443 | *.a.example")]
+#[case::wildcards_alone(&[443], &["*.a.example"], "HostnameUnknown")]
+#[case::a_wildcard_and_a_host(&[443], &["*.a.example", "b.example"], "https 10.3.0.7:443 | *.a.example b.example")]
 #[case::nothing_to_verify_by(&[443], &[], "HostnameUnknown")]
 #[case::no_listener(&[], &["a.example"], "AddressNotAssigned")]
 fn gateway_is_reached_at_its_best_listener(
@@ -115,4 +116,53 @@ fn hosts_are_those_that_the_listener_takes() {
     assert_eq!(show(&entry), "http 10.3.0.7:80 | x.a.example");
     entry.parents[0].hostnames.clear();
     assert_eq!(show(&entry), "http 10.3.0.7:80 | *.a.example");
+}
+
+/// Its certificate is known for one host, and requests to others get that one.
+#[test]
+fn listener_for_all_hosts_hides_none_that_another_has() {
+    let with_hosts = |ports: &[u16], hosts: &[Option<&str>]| {
+        let mut entry = mk_entry(ports, &[]);
+        let listener = entry.parents[0].listeners.remove(0);
+        let listeners = hosts.iter().map(|host| RemoteListener {
+            hostname: host.map(str::to_owned),
+            ..listener.clone()
+        });
+        entry.parents[0].listeners = listeners.collect();
+        entry
+    };
+    for hosts in [[None, Some("llm.example")], [Some("llm.example"), None]] {
+        let shown = show(&with_hosts(&[443], &hosts));
+        assert_eq!(shown, "https 10.3.0.7:443 | llm.example");
+        let shown = show(&with_hosts(&[80], &hosts));
+        assert_eq!(shown, "http 10.3.0.7:80 | ");
+    }
+    assert_eq!(show(&with_hosts(&[443], &[None])), "HostnameUnknown");
+    // it takes the hosts of the first one, too
+    let mut entry = mk_entry(&[443], &["a.example"]);
+    let second = with_hosts(&[443], &[None, Some("llm.example")]);
+    entry.parents.extend(second.parents);
+    entry.parents[1].addresses = vec![OTHER.into()];
+    assert_eq!(show(&entry), "https 10.3.0.7:443 10.3.0.8:443 | a.example");
+}
+
+#[test]
+fn names_do_not_lead_to_networks_of_this_cluster() {
+    let own = ["10.1.255.0/24".parse().unwrap()];
+    let denied = |address: &str| {
+        let entry = mk_parent_entry("east", address, &[80], &[]);
+        match imported(&key("llm"), &entry, &mk_settings(), &own).mode {
+            Ok(Mode::Parent(mode)) => mode.denied,
+            other => panic!("{other:?}"),
+        }
+    };
+    let is_denied = |ip: &str| {
+        let ip = ip.parse().unwrap();
+        denied("lb.east.example")
+            .iter()
+            .any(|cidr| cidr.contains(ip))
+    };
+    assert!(is_denied("169.254.169.254") && is_denied("10.1.255.9"));
+    assert!(!is_denied("10.3.0.7"));
+    assert_eq!(denied("10.3.0.7"), []);
 }

@@ -24,7 +24,7 @@ use crate::fixture::{
 };
 use crate::infra::bootstrap;
 use crate::metrics::AdsMetrics;
-use crate::model::{Settings, build};
+use crate::model::{GatewayModel, Settings, build};
 use crate::select::Selection;
 use crate::world::{Endpoints, World};
 use crate::xds::ads::budget::{Budgets, Limits};
@@ -74,6 +74,8 @@ pub(super) struct Bed {
     pub(super) options: Options,
     /// How imports are shared; none: equally.
     pub(super) selection: Option<Selection>,
+    /// What no world of a test can lead to.
+    pub(super) remodel: fn(&mut GatewayModel),
     /// Requests as the pods read them.
     pub(super) seen: Seen,
     pub(super) edge: u16,
@@ -210,6 +212,7 @@ impl Bed {
                 ..mk_options()
             },
             selection: None,
+            remodel: |_| {},
             seen,
             edge,
             pods,
@@ -255,7 +258,8 @@ impl Bed {
     }
 
     pub(super) fn publish(&self) {
-        let (models, wanted) = build(&self.world, &self.settings);
+        let (mut models, wanted) = build(&self.world, &self.settings);
+        models.iter_mut().for_each(self.remodel);
         let equal = || mk_selection(&wanted);
         let selection = self.selection.clone().unwrap_or_else(equal);
         let made: BTreeMap<_, Arc<Snapshot>> = models
@@ -276,6 +280,11 @@ impl Bed {
     /// The route tables that Envoys were sent last.
     pub(super) fn routes(&self) -> BTreeMap<String, Arc<Resource>> {
         self.snapshots.borrow()[&key("gw")].routes.clone()
+    }
+
+    /// The clusters that Envoys were sent last.
+    pub(super) fn clusters(&self) -> BTreeMap<String, Arc<Resource>> {
+        self.snapshots.borrow()[&key("gw")].clusters.clone()
     }
 
     /// Starts an EPP that picks among these; one at this address that was stopped may still end.

@@ -53,9 +53,10 @@ fn show_hop(host: &endpoint::LbEndpoint) -> String {
     else {
         panic!("{host:?}");
     };
+    assert_eq!(host.health_status(), core::HealthStatus::Unknown);
     let weight = host.load_balancing_weight.map_or(0, |weight| weight.value);
     let cluster = name.strip_prefix("hop/ns/llm/").unwrap();
-    format!("{cluster} {weight} {:?}", host.health_status())
+    format!("{cluster} {weight}")
 }
 
 /// The edge table of a Gateway may have 1000 routes, and each change of it goes to each Envoy.
@@ -64,31 +65,25 @@ fn readiness_changes_the_assignment_of_its_import_and_nothing_else() {
     let ready = mk_model(|_| {});
     let selection = |model: &GatewayModel| Selection::equal(model.imports.values().map(|i| &**i));
     let before = show_hops(&ready, &selection(&ready));
-    assert_eq!(before, [["east 500 Unknown", "south 500 Unknown"]]);
-    let changes: [(fn(&mut ImportedCluster), &str); 3] = [
-        (
-            |entry| entry.not_ready = Some("NoReadyEndpoint".into()),
-            "south 0 Unhealthy",
-        ),
-        (
-            |entry| entry.not_ready = Some("Draining".into()),
-            "south 0 Draining",
-        ),
-        (|entry| entry.drain_until = Some(1), "south 0 Draining"),
+    assert_eq!(before, [["east 500", "south 500"]]);
+    let changes: [fn(&mut ImportedCluster); 3] = [
+        |entry| entry.not_ready = Some("NoReadyEndpoint".into()),
+        |entry| entry.not_ready = Some("Draining".into()),
+        |entry| entry.drain_until = Some(1),
     ];
-    for (change, south) in changes {
+    for (nth, change) in changes.into_iter().enumerate() {
         let after = mk_model(|clusters| change(&mut clusters[1]));
-        assert_eq!(mk_plan(&after), mk_plan(&ready), "{south}");
+        assert_eq!(mk_plan(&after), mk_plan(&ready), "{nth}");
         let hops = show_hops(&after, &selection(&after));
-        assert_eq!(hops, [["east 1000 Unknown", south]]);
+        assert_eq!(hops, [["east 1000"]], "{nth}");
     }
 }
 
-/// Envoy refuses an assignment whose priorities have gaps.
+/// Envoy refuses an assignment whose priorities have gaps, and spares the last host of all that are there.
 #[test]
-fn priorities_are_numbered_without_gaps_and_those_without_a_share_drain() {
+fn priorities_are_numbered_without_gaps_and_those_that_get_nothing_are_left_out() {
     let model = mk_model(|clusters| {
-        for name in ["north", "west"] {
+        for name in ["north", "west", "ebb"] {
             let entry = ImportedCluster {
                 name: name.into(),
                 ..clusters[0].clone()
@@ -104,7 +99,9 @@ fn priorities_are_numbered_without_gaps_and_those_without_a_share_drain() {
     let assigned = [
         ("east", one(1000, 7, Health::Healthy)),
         ("south", one(700, 2, Health::Unhealthy)),
+        ("north", one(700, 5, Health::Healthy)),
         ("west", one(0, 2, Health::Healthy)),
+        ("ebb", one(300, 5, Health::Draining)),
         ("gone", one(1000, 0, Health::Healthy)),
     ];
     let assigned = assigned.map(|(name, one)| (name.to_owned(), one));
@@ -112,11 +109,7 @@ fn priorities_are_numbered_without_gaps_and_those_without_a_share_drain() {
     assert_eq!(show_hops(&model, &selection), [[""; 0]]);
     selection.insert(key("llm"), assigned.into());
     let hops = show_hops(&model, &selection);
-    let expected = [
-        vec!["south 700 Unhealthy", "west 0 Draining"],
-        vec!["east 1000 Unknown"],
-    ];
-    assert_eq!(hops, expected);
+    assert_eq!(hops, [["north 700"], ["east 1000"]]);
 }
 
 fn mk_world_with(entries: Vec<ImportedCluster>) -> World {
@@ -179,6 +172,68 @@ fn hosts_are_kept_where_the_gateways_have_them_and_else_become_the_first_one() {
         rewriting(&["*.a.example", "b.example", "c.example"]),
         expected
     );
+}
+
+/// A wildcard of a certificate stands for one label, and one of Envoy's domains for any number.
+#[test]
+fn with_tls_hosts_are_kept_that_certificates_have_for_certain() {
+    use route::route_action::HostRewriteSpecifier::HostRewriteLiteral;
+    let hosts = ["*.a.example", "b.example", "*.x.a.example", "*.c.example"];
+    let entry = mk_parent_entry("south", "10.3.0.7", &[443], &hosts);
+    let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
+    let bytes = &snapshot.routes["hop/ns/llm/south"].bytes;
+    let made = route::RouteConfiguration::decode(&bytes[..]).unwrap();
+    let show = |one: &route::Route| {
+        let Some(route::route::Action::Route(action)) = &one.action else {
+            panic!("{one:?}");
+        };
+        let to = match &action.host_rewrite_specifier {
+            Some(HostRewriteLiteral(to)) => to.as_str(),
+            _ => "kept",
+        };
+        let headers = &one.r#match.as_ref().unwrap().headers;
+        let regex = headers.iter().map(|header| format!("{header:?}"));
+        let regex = regex.map(|text| {
+            text.split('"')
+                .find(|part| part.starts_with('['))
+                .unwrap()
+                .to_owned()
+        });
+        format!("{}{to}", regex.collect::<String>())
+    };
+    let shown = made.virtual_hosts.iter().map(|host| {
+        let routes: Vec<_> = host.routes.iter().skip(1).map(show).collect();
+        format!("{} {}", host.domains.join(","), routes.join(" "))
+    });
+    let label = "[-0-9A-Za-z_]+";
+    let of = |more: usize| {
+        // as Debug writes it
+        format!(r"{label}(\\.{label}){{{more}}}(:[0-9]+)?kept b.example")
+    };
+    let expected = [
+        "b.example kept".to_owned(),
+        format!("*.a.example,*.c.example {}", of(2)),
+        format!("*.x.a.example {}", of(3)),
+        "* b.example".to_owned(),
+    ];
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
+}
+
+/// Where no attempt but the last goes on without its EPP, each answers 503 before.
+#[test]
+fn local_pool_that_fails_open_is_never_set_aside() {
+    let is_detected = |world: &World| {
+        let snapshot = mk_snapshot(world, &mk_settings());
+        show(&snapshot, Kind::Cluster, "import/ns/llm").contains("OutlierDetection")
+    };
+    let mut world = mk_mixed_world();
+    open_pool(&mut world);
+    assert!(is_detected(&world), "it is not included");
+    include_local(&mut world);
+    assert!(!is_detected(&world));
+    let pool = world.pools.get_mut(&key("llm")).unwrap();
+    pool.picker.as_mut().unwrap().fail_open = false;
+    assert!(is_detected(&world), "it fails closed");
 }
 
 fn mk_mixed_world() -> World {
@@ -284,10 +339,19 @@ fn envoy_accepts_imports_of_every_mode() {
     };
     add_policy(&mut world, policy);
     let import = world.imports.get_mut(&key("llm")).unwrap();
-    let wild = mk_parent_entry("wild", "10.3.0.8", &[443], &["*.models.example"]);
+    let wild = mk_parent_entry(
+        "wild",
+        "10.3.0.8",
+        &[443],
+        &["*.models.example", "a.models.example"],
+    );
+    let named = mk_parent_entry("named", "lb.named.example", &[443], &["a.example"]);
+    let mut far = import.clusters[0].clone();
+    far.name = "far".into();
+    far.picker.as_mut().unwrap().addresses = vec!["epp.far.example".into()];
     let mut h2c = mk_parent_entry("plain", "10.3.0.9", &[80], &["a.example", "b.example"]);
     h2c.app_protocol = Some("kubernetes.io/h2c".into());
-    import.clusters.extend([wild, h2c]);
+    import.clusters.extend([wild, named, far, h2c]);
     open_pool(&mut world);
     validate(&envoy, &mk_snapshot(&world, &mk_settings()));
 }
