@@ -112,9 +112,8 @@ impl Origin {
             Some(_) => (None, self.port),
         };
         let port = to.port.unwrap_or(port);
-        // Without a port of the redirect Envoy keeps that of the request's host, but for the well-known one of this listener:
-        // a host of another port, such as that of a node, needs the port of the scheme that is named.
-        let is_left_out = to.hostname.is_some() || to.scheme.is_none() && self.port == own;
+        // Without a port of the redirect Envoy keeps that of the request's host, but for the well-known one.
+        let is_left_out = to.hostname.is_some() || self.port == own;
         if Some(port) == scheme && is_left_out {
             0
         } else {
@@ -166,8 +165,7 @@ mod tests {
     #[case::well_known_listener((false, 80), None, Some("a.b"), None, 0)]
     #[case::well_known_tls_listener((true, 443), None, None, None, 0)]
     #[case::tls_on_another((true, 80), None, None, None, 80)]
-    #[case::scheme_of_its_own((false, 80), Some("https"), None, None, 443)]
-    #[case::the_scheme_it_has((false, 80), Some("http"), None, None, 80)]
+    #[case::scheme_of_its_own((false, 80), Some("https"), None, None, 0)]
     #[case::from_an_odd_port((false, 8080), Some("https"), None, None, 443)]
     #[case::from_an_odd_port_to_a_host((false, 8080), Some("https"), Some("a.b"), None, 0)]
     #[case::back((true, 8443), Some("http"), Some("a.b"), None, 0)]
