@@ -191,13 +191,7 @@ fn labels(gateway: &Gateway) -> Labels {
     labels
 }
 
-fn with_metadata(
-    part: Part,
-    gateway: &Gateway,
-    key: &Key,
-    controller: &str,
-    body: Value,
-) -> Value {
+fn with_metadata(part: Part, gateway: &Gateway, key: &Key, controller: &str, body: Value) -> Value {
     let mut annotations = gateway.annotations.clone();
     annotations.insert(CONTROLLER.to_owned(), controller.to_owned());
     let (api_version, kind) = part.api();

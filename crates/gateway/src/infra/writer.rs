@@ -419,7 +419,12 @@ mod tests {
     #[case::without_our_label("helm", Some(CONTROLLER), mk_meta("Gateway", "gw", true), false)]
     #[case::of_another_controller(MANAGED_BY, Some("a/b"), mk_meta("Gateway", "gw", true), false)]
     #[case::of_an_earlier_version(MANAGED_BY, None, mk_meta("Gateway", "gw", true), false)]
-    #[case::of_another_gateway(MANAGED_BY, Some(CONTROLLER), mk_meta("Gateway", "other", true), false)]
+    #[case::of_another_gateway(
+        MANAGED_BY,
+        Some(CONTROLLER),
+        mk_meta("Gateway", "other", true),
+        false
+    )]
     #[case::of_a_gateway_made_anew(MANAGED_BY, Some(CONTROLLER), mk_anew(), false)]
     #[case::of_nobody(MANAGED_BY, Some(CONTROLLER), ObjectMeta::default(), false)]
     #[tokio::test]
@@ -458,7 +463,10 @@ mod tests {
         ];
         let (_, seen, _) =
             write_after(Problems::default(), Part::Deployment, mk_delete(), answers).await;
-        assert!(seen[1].contains(r#""propagationPolicy":"Foreground""#), "{seen:?}");
+        assert!(
+            seen[1].contains(r#""propagationPolicy":"Foreground""#),
+            "{seen:?}"
+        );
     }
 
     /// Nothing watches the Secret: without the account, nothing would be left by which it is known.
@@ -481,8 +489,16 @@ mod tests {
         let answers = ours().into_iter().chain([mk_ours(), success()]);
         let (result, seen, _) = delete(answers.collect()).await;
         assert_eq!(result, Ok(()));
-        let wanted = [("GET", secret), ("DELETE", secret), ("GET", account), ("DELETE", account)];
-        assert_eq!(seen, wanted.map(|(method, path)| format!("{method} {path}")));
+        let wanted = [
+            ("GET", secret),
+            ("DELETE", secret),
+            ("GET", account),
+            ("DELETE", account),
+        ];
+        assert_eq!(
+            seen,
+            wanted.map(|(method, path)| format!("{method} {path}"))
+        );
         let answers = vec![mk_ours(), mk_failure(409, "Conflict")];
         let (result, seen, _) = delete(answers).await;
         assert!(result.is_err() && seen.len() == 2, "{result:?} {seen:?}");
@@ -498,7 +514,10 @@ mod tests {
             write_after(Problems::default(), Part::Service, mk_delete(), answers).await;
         assert!(result.is_err());
         let refused = reports.refused.get(&Key::new("ns", "gw"));
-        assert!(refused.is_some_and(|text| text.contains("Forbidden")), "{refused:?}");
+        assert!(
+            refused.is_some_and(|text| text.contains("Forbidden")),
+            "{refused:?}"
+        );
     }
 
     /// The API server quotes the value that it rejects.
