@@ -68,6 +68,10 @@ pub(crate) enum Event {
 
 /// What an update changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each may be so without the others"
+)]
 pub(crate) struct Changes {
     pub(crate) world: bool,
     pub(crate) endpoints: bool,
@@ -234,6 +238,7 @@ impl Index {
         Changes::world(changed)
     }
 
+    #[allow(clippy::too_many_lines, reason = "one arm for each event")]
     fn apply(&mut self, event: Event, odd: &BTreeSet<Key>) -> Changes {
         match event {
             Event::Classes(update) => self.classes(update, odd),

@@ -79,6 +79,10 @@ struct Ending {
 ///
 /// # Errors
 /// Bad flags, no API server configuration, a taken port, or a task that ended by itself.
+#[allow(
+    clippy::too_many_lines,
+    reason = "it connects all parts of the program"
+)]
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let Config {
         settings,

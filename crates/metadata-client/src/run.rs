@@ -143,7 +143,7 @@ async fn find_cache_calls<T: Transport>(shared: Arc<Shared<T>>) {
         let wait = backoff.failed(&mut rand::rng());
         sleep(wait).await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl<T: Transport> Shared<T> {

@@ -145,7 +145,7 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place_and_costs_no_reque
             other => Err(format!("{other:?}")),
         }
     };
-    let switching = without_a_loss(environment, &imports);
+    let switching = Box::pin(without_a_loss(environment, &imports));
     let what = "an entry of one mode";
     let after = holds_during(&imports, isthmus::POOL, what, switching, is_whole).await?;
     ensure!(

@@ -399,12 +399,12 @@ mod tests {
         json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": meta})
     }
 
-    fn mk_delete() -> Option<Change> {
-        Some(Change::Delete(Owner {
+    fn mk_delete() -> Change {
+        Change::Delete(Owner {
             gateway: Key::new("ns", "gw"),
             uid: "u".to_owned(),
             controller: CONTROLLER.to_owned(),
-        }))
+        })
     }
 
     fn mk_anew() -> ObjectMeta {
@@ -439,8 +439,13 @@ mod tests {
         if is_deleted {
             answers.push((200, json!({"kind": "Status", "status": "Success"})));
         }
-        let (result, seen, _) =
-            write_after(Problems::default(), Part::Service, mk_delete(), answers).await;
+        let (result, seen, _) = write_after(
+            Problems::default(),
+            Part::Service,
+            Some(mk_delete()),
+            answers,
+        )
+        .await;
         assert_eq!(result, Ok(()));
         let deleted = r#"DELETE /api/v1/namespaces/ns/services/gw-isthmus {"preconditions":{"resourceVersion":"7","uid":"u-1"},"propagationPolicy":"Background"}"#;
         assert_eq!(
@@ -461,8 +466,13 @@ mod tests {
             mk_ours(),
             (200, json!({"kind": "Status", "status": "Success"})),
         ];
-        let (_, seen, _) =
-            write_after(Problems::default(), Part::Deployment, mk_delete(), answers).await;
+        let (_, seen, _) = write_after(
+            Problems::default(),
+            Part::Deployment,
+            Some(mk_delete()),
+            answers,
+        )
+        .await;
         assert!(
             seen[1].contains(r#""propagationPolicy":"Foreground""#),
             "{seen:?}"
@@ -478,7 +488,7 @@ mod tests {
         let delete = async |answers: Vec<(u16, Value)>| {
             let problems = Problems::default();
             let (result, seen, reports) =
-                write_after(problems, Part::ServiceAccount, mk_delete(), answers).await;
+                write_after(problems, Part::ServiceAccount, Some(mk_delete()), answers).await;
             let lines = seen.iter().map(|line| {
                 let mut words = line.split(' ');
                 format!("{} {}", words.next().unwrap(), words.next().unwrap())
@@ -510,8 +520,13 @@ mod tests {
     #[case::delete(vec![mk_ours(), mk_failure(403, "Forbidden")])]
     #[tokio::test]
     async fn what_may_not_be_deleted_is_reported(#[case] answers: Vec<(u16, Value)>) {
-        let (result, _, reports) =
-            write_after(Problems::default(), Part::Service, mk_delete(), answers).await;
+        let (result, _, reports) = write_after(
+            Problems::default(),
+            Part::Service,
+            Some(mk_delete()),
+            answers,
+        )
+        .await;
         assert!(result.is_err());
         let refused = reports.refused.get(&Key::new("ns", "gw"));
         assert!(

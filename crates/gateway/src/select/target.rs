@@ -16,6 +16,10 @@ const LAST_PRIORITY: u32 = 127;
 
 /// One cluster that requests could go to.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each may be so without the others"
+)]
 pub(crate) struct Candidate<'a> {
     pub(crate) name: &'a str,
     /// It is this cluster.

@@ -12,10 +12,12 @@ fn mk_imported(entry: &ImportedCluster) -> Imported {
     imported(&key("llm"), entry, &mk_settings(), &[])
 }
 
+type Fault = fn(&mut ImportedCluster);
+
 /// Each fault hides those after it.
 #[test]
 fn first_reason_against_an_entry_is_the_one_that_is_said() {
-    let faults: [(fn(&mut ImportedCluster), &str); 7] = [
+    let faults: [(Fault, &str); 7] = [
         (|entry| entry.name = "@pool".into(), "InvalidName"),
         (|entry| entry.accepted = false, "NotAccepted"),
         (

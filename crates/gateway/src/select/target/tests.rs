@@ -114,7 +114,9 @@ fn requests_return_only_to_a_cluster_that_has_been_healthy_for_the_failback_time
     candidates[1].healthy = false;
     // Only the order waits.
     let shares = target(&Policy::default(), &candidates, NOW);
-    assert_eq!([shares[0].share, shares[2].share], [0.5, 0.5]);
+    for at in [0, 2] {
+        assert!((shares[at].share - 0.5).abs() < 1e-9, "{shares:?}");
+    }
 }
 
 #[test]
@@ -168,7 +170,7 @@ fn score_of_an_unhealthy_cluster_is_no_part_of_the_mean() {
     candidates[0].score = Some(2.0);
     candidates[2].score = Some(1000.0);
     let shares = target(&mk_metrics(), &candidates, NOW);
-    assert_eq!(shares[1].share, 0.5, "{shares:?}");
+    assert!((shares[1].share - 0.5).abs() < 1e-9, "{shares:?}");
 }
 
 proptest! {

@@ -1,6 +1,11 @@
 //! HTTPRoutes, read piece by piece: what this version does not know makes its rule answer 500, by [`RouteRule::problem`]. It
 //! is neither left out, nor does it keep the rules of before in use.
 
+#![allow(
+    clippy::zero_sized_map_values,
+    reason = "serde flattens into maps alone"
+)]
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -154,9 +154,10 @@ impl Credential {
             _ => return Err(BadCredential::Tls),
         };
         let ca = bytes(&given.ca);
-        let trust = match ca.is_some() || pair.is_some() || server_name.is_some() {
-            true => Some(Trust::of_pem(ca, pair).map_err(|_| BadCredential::Tls)?),
-            false => None,
+        let trust = if ca.is_some() || pair.is_some() || server_name.is_some() {
+            Some(Trust::of_pem(ca, pair).map_err(|_| BadCredential::Tls)?)
+        } else {
+            None
         };
         if trust.is_none() {
             // The exporting side chose the address, and whoever is on the way reads what is sent.

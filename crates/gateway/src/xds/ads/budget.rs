@@ -24,6 +24,7 @@ use super::connections::Peer;
 
 /// What a connection holds that says nothing: 64 KiB that were received and are not read ([`WINDOW`]), one frame of 16 KiB, and
 /// the buffers of TLS and of HTTP/2.
+#[cfg(test)]
 const CONNECTION: usize = 128 << 10;
 
 /// Bytes that a client may send before they are read, of a stream and of a connection. The smallest that HTTP/2 has for a
@@ -31,9 +32,11 @@ const CONNECTION: usize = 128 << 10;
 pub(super) const WINDOW: u32 = 65_535;
 
 /// A name of one byte is three bytes of a request, and 100 where it is decoded into a growing list.
+#[cfg(test)]
 const DECODED: usize = 36;
 
 /// What Envoys refuse: see [`super::proxies`].
+#[cfg(test)]
 const REFUSALS: usize = 32 << 20;
 
 /// Responses are counted in pieces of this many bytes.
@@ -123,6 +126,7 @@ struct CountedBody {
 
 impl Limits {
     /// The most that Envoys of one Gateway make this program hold, in bytes.
+    #[cfg(test)]
     pub(crate) const fn bytes_of_gateway(&self) -> usize {
         self.of_gateway * CONNECTION
             + self.names

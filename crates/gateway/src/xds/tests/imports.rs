@@ -155,9 +155,10 @@ fn hosts_are_kept_where_the_gateways_have_them_and_else_become_the_first_one() {
             let Some(route::route::Action::Route(action)) = &host.routes[1].action else {
                 panic!("{host:?}");
             };
-            use route::route_action::HostRewriteSpecifier::HostRewriteLiteral;
             let to = match &action.host_rewrite_specifier {
-                Some(HostRewriteLiteral(to)) => to.as_str(),
+                Some(route::route_action::HostRewriteSpecifier::HostRewriteLiteral(to)) => {
+                    to.as_str()
+                }
                 None => "kept",
                 other => panic!("{other:?}"),
             };
