@@ -127,7 +127,7 @@ where
     Ok(())
 }
 
-/// Watches one object while `work` goes on and for [`AFTERWARDS`]: every state of it must be as `wanted` says. The work begins
+/// Watches one object while `work` goes on and for a second after it: every state of it must be as `wanted` says. The work begins
 /// when the first state was seen, so that none is missed.
 ///
 /// # Errors
