@@ -62,7 +62,7 @@ pub struct HandshakeLimits {
 /// Handshakes in progress by source address.
 type Sources = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
 
-/// One of them.
+/// A handshake that is in progress, counted for its source.
 struct Place {
     sources: Sources,
     address: IpAddr,

@@ -31,7 +31,7 @@ pub(crate) enum Assignment {
         addresses: Vec<SocketAddr>,
         health: Option<u16>,
     },
-    /// One internal listener.
+    /// The cluster has one host, the internal listener of this name.
     Hop(String),
     /// The internal listener of each cluster of an import; those that get requests, and their shares, are the selection's.
     Hops {

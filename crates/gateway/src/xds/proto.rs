@@ -152,7 +152,7 @@ pub(crate) fn exactly(text: &str) -> matcher::StringMatcher {
     }
 }
 
-/// As a whole.
+/// Matches values that the expression matches from their beginning to their end.
 pub(crate) fn matching(regex: String) -> matcher::StringMatcher {
     let regex = matcher::RegexMatcher {
         regex,

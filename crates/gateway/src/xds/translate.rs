@@ -19,7 +19,7 @@ use super::{Assignment, Options, Resource, cluster, names, route};
 /// The resources of one Gateway, and where its endpoints come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Of the Gateway.
+    /// The UID of the Gateway.
     pub(crate) uid: String,
     pub(crate) clusters: BTreeMap<String, Arc<Resource>>,
     pub(crate) secrets: BTreeMap<String, Arc<Resource>>,

@@ -96,7 +96,7 @@ pub(super) enum Channel {
     Private,
     /// Without TLS.
     Shared,
-    /// With TLS.
+    /// Mutual TLS with these credentials.
     Secure(Credentials),
 }
 
@@ -104,7 +104,7 @@ pub(super) enum Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edges {
     Good,
-    /// It refuses them.
+    /// Envoy refuses all edges.
     Spoiled,
     /// It refuses that of this port.
     SpoiledOf(u16),
