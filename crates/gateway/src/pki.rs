@@ -14,7 +14,7 @@ use tls::CertificateInfo;
 mod identity;
 pub(crate) mod store;
 
-pub(crate) use identity::Identity;
+pub(crate) use identity::{Former, Identity};
 
 const DAY: u64 = 24 * 60 * 60;
 

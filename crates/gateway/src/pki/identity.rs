@@ -15,6 +15,14 @@ pub(crate) struct Identity {
     pub(crate) uid: String,
 }
 
+/// The Envoys of one Gateway, by a certificate that was made for them by an earlier release, which gave it no UID, or under another
+/// name of this cluster. Its end of the channel is denied until it shows the certificate that has been made since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Former {
+    pub(crate) gateway: Key,
+    pub(crate) uid: Option<String>,
+}
+
 /// The text is no identity of Envoys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoIdentity;
@@ -26,6 +34,29 @@ impl Identity {
             [uri] => uri.parse().ok(),
             _ => None,
         }
+    }
+}
+
+impl Former {
+    /// Of the URIs of a certificate that has no [`Identity`] of this cluster.
+    pub(crate) fn of_uris(uris: &[String]) -> Option<Self> {
+        let [uri] = uris else { return None };
+        if let Ok(identity) = uri.parse::<Identity>() {
+            return Some(Self {
+                gateway: identity.gateway,
+                uid: Some(identity.uid),
+            });
+        }
+        let rest = uri.strip_prefix("spiffe://")?;
+        let parts: Vec<&str> = rest.splitn(5, '/').collect();
+        let [cluster, "gateway", namespace, name] = parts[..] else {
+            return None;
+        };
+        let is_valid = is_label(cluster) && is_label(namespace) && is_subdomain(name);
+        is_valid.then(|| Self {
+            gateway: Key::new(namespace, name),
+            uid: None,
+        })
     }
 }
 
@@ -105,11 +136,29 @@ mod tests {
         }
     }
 
+    #[rstest]
+    #[case::of_an_earlier_release("spiffe://west/gateway/llm/a.b", Some("llm/a.b -"))]
+    #[case::of_another_cluster("spiffe://east/gateway/llm/a/5c1", Some("llm/a 5c1"))]
+    #[case("spiffe://west/gateway/llm/", None)]
+    #[case("spiffe://west/gateway/llm/a/", None)]
+    #[case("spiffe://west/gateway/llm/a/5c1/more", None)]
+    #[case("spiffe://west/sa/llm/a", None)]
+    #[case("https://west/gateway/llm/a", None)]
+    fn a_former_certificate_names_a_gateway(#[case] text: &str, #[case] expected: Option<&str>) {
+        let former = Former::of_uris(&[text.to_owned()]);
+        let shown = former.map(|one| {
+            let uid = one.uid.unwrap_or_else(|| "-".to_owned());
+            format!("{} {uid}", one.gateway)
+        });
+        assert_eq!(shown.as_deref(), expected);
+    }
+
     #[test]
     fn a_certificate_of_two_names_has_no_identity() {
         let uri = |name: &str| format!("spiffe://west/gateway/llm/{name}/5c1");
         assert!(Identity::of_uris(&[uri("a")]).is_some());
         assert!(Identity::of_uris(&[uri("a"), uri("b")]).is_none());
         assert!(Identity::of_uris(&[]).is_none());
+        assert!(Former::of_uris(&[uri("a"), uri("b")]).is_none());
     }
 }

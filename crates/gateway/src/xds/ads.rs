@@ -1,7 +1,7 @@
 //! One Envoy's delta ADS stream as a state machine (pure): what it has, what it shall have, what to
 //! send next.
 //!
-//! Nothing is queued: each step compares what Envoy acknowledged with the newest snapshot. One
+//! Nothing is queued: each step compares what Envoy acknowledged with the [`goal`]. One
 //! response per type is in flight. Adds make before break, in the order of [`stage`]; removals break after:
 //!
 //! ```text
@@ -27,6 +27,8 @@ use super::{Kind, Resource, Snapshot};
 
 pub(crate) mod budget;
 pub(crate) mod connections;
+mod goal;
+mod hosts;
 pub(crate) mod proxies;
 pub(crate) mod ready;
 pub(crate) mod server;
@@ -37,6 +39,8 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+use goal::Goal;
+use hosts::Awaited;
 use stage::{Due, Gate, Stage, is_edge};
 use state::{InFlight, Retries, TypeState, applies_the_rest, is_passing};
 
@@ -46,6 +50,13 @@ const ACK_LIMIT: Duration = Duration::from_secs(2);
 /// An Envoy that lacks an edge waits this long to be ready where nobody else serves that edge: after a start of the gateway, others
 /// may not have connected yet.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An Envoy whose stream was denied begins another one after 30 s at most. For so long after a denial it may still serve edges.
+const RETURN: Duration = Duration::from_secs(45);
+
+/// Denials make no Envoy wait for longer than this to be ready. The kubelet brings a new certificate into a pod within two minutes;
+/// who shows a former one all the time holds nobody back for ever.
+const LONGEST_PATIENCE: Duration = Duration::from_mins(5);
 
 /// Resources per response, so that one response stays small against the others on the connection.
 const BATCH: usize = 500;
@@ -58,6 +69,8 @@ pub(crate) enum Input {
     Snapshot(Arc<Snapshot>),
     /// The edges that Envoys of the Gateway serve that are ready.
     Served(Arc<BTreeSet<String>>),
+    /// When a stream of an Envoy of the Gateway was denied that shows a former certificate.
+    Denied(Moment),
     /// The moment of [`Ads::wake_at`] has come.
     Tick,
 }
@@ -108,14 +121,14 @@ pub(crate) struct Refusal {
 pub(crate) struct Ads {
     /// How long clusters outlive their last route.
     removal_delay: Duration,
-    snapshot: Option<Arc<Snapshot>>,
+    goal: Option<Goal>,
     types: [TypeState; 5],
     nonce: u64,
     /// Assignments to send again, because their cluster was sent: Envoy waits 15 s otherwise.
     repush: BTreeSet<String>,
-    /// Clusters sent whose endpoints are not acknowledged yet, since when.
-    awaited: BTreeMap<String, Moment>,
-    /// Clusters that Envoy has and the snapshot has not, since when.
+    /// Clusters sent whose endpoints are not acknowledged yet.
+    awaited: BTreeMap<String, Awaited>,
+    /// Clusters that Envoy has and no snapshot has, since when.
     doomed: BTreeMap<String, Moment>,
     quarantine: BTreeSet<(Kind, String, u64)>,
     /// Listeners refused for a reason that may pass.
@@ -126,7 +139,9 @@ pub(crate) struct Ads {
     closed: [Option<Moment>; 3],
     /// When the stream began.
     began: Option<Moment>,
-    /// The stream is older than [`PATIENCE`].
+    /// The last such denial.
+    denied: Option<Moment>,
+    /// The stream is older than [`PATIENCE`], and no Envoy that was denied may come back.
     is_patient: bool,
     /// Revisions of the types when they were reported.
     reported: [Option<u64>; 5],
@@ -140,7 +155,7 @@ impl Ads {
     pub(crate) fn new(removal_delay: Duration) -> Self {
         Self {
             removal_delay,
-            snapshot: None,
+            goal: None,
             types: Default::default(),
             nonce: 0,
             repush: BTreeSet::new(),
@@ -151,6 +166,7 @@ impl Ads {
             served: Arc::default(),
             closed: [None; 3],
             began: None,
+            denied: None,
             is_patient: false,
             reported: Default::default(),
             counted: Default::default(),
@@ -160,28 +176,53 @@ impl Ads {
     pub(crate) fn on(&mut self, input: Input, now: Moment) -> Vec<Effect> {
         let mut effects = Vec::new();
         let began = *self.began.get_or_insert(now);
-        self.is_patient = began.plus(PATIENCE) <= now;
         match input {
             Input::Served(edges) => self.served = edges,
+            Input::Denied(at) => self.denied = Some(at),
             Input::Request(request) => self.request(request, now, &mut effects),
             Input::Snapshot(snapshot) => {
-                if self.serves_on_what_is_not_here() {
-                    self.doomed.clear(); // their delay begins when nothing leads to them
+                self.delay_removals();
+                match &mut self.goal {
+                    Some(goal) => goal.set_newest(snapshot),
+                    None => self.goal = Some(Goal::new(snapshot)),
                 }
-                self.quarantine.retain(|(kind, name, version)| {
-                    snapshot
-                        .of(*kind)
-                        .get(name)
-                        .is_some_and(|r| r.version == *version)
-                });
-                self.retries.keep(&snapshot.listeners);
-                self.snapshot = Some(snapshot);
             }
             Input::Tick => {}
         }
+        let is_alone = self.denied.is_none_or(|at| at.plus(RETURN) <= now);
+        self.is_patient =
+            began.plus(LONGEST_PATIENCE) <= now || is_alone && began.plus(PATIENCE) <= now;
         self.retries.pass(now);
+        self.pin_newest(now);
         self.advance(now, &mut effects);
+        if self.pin_newest(now) {
+            self.advance(now, &mut effects);
+        }
         effects
+    }
+
+    /// Goes on to the newest snapshot, if there is another one and all of the pinned one is done. Whether it is so.
+    fn pin_newest(&mut self, now: Moment) -> bool {
+        let has_newer = self.goal.as_ref().is_some_and(|goal| !goal.is_newest());
+        if !has_newer || !self.is_pinned_done(now) {
+            return false;
+        }
+        self.delay_removals();
+        let Some(goal) = &mut self.goal else {
+            return false;
+        };
+        goal.pin_newest();
+        self.quarantine
+            .retain(|(kind, name, version)| goal.has(*kind, name, *version));
+        self.retries.keep(&goal.newest().listeners);
+        true
+    }
+
+    /// The delay of removals begins when nothing leads to what is removed.
+    fn delay_removals(&mut self) {
+        if self.serves_on_what_is_not_here() {
+            self.doomed.clear();
+        }
     }
 
     /// When something can be sent that cannot be sent now, if nothing else happens.
@@ -191,13 +232,18 @@ impl Ads {
             .iter()
             .filter_map(|state| state.in_flight.as_ref());
         let acks = acks.map(|sent| sent.at.plus(ACK_LIMIT));
-        let awaited = self.awaited.values().map(|since| since.plus(ACK_LIMIT));
+        let awaited = self.awaited.values();
+        let awaited = awaited.map(|awaited| awaited.since.plus(ACK_LIMIT));
         let doomed = self
             .doomed
             .values()
             .map(|since| since.plus(self.removal_delay));
-        let patience = self.began.filter(|_| self.waits_to_be_ready());
-        let patience = patience.map(|began| began.plus(PATIENCE));
+        let began = self.began.filter(|_| self.waits_to_be_ready());
+        let patience = began.into_iter().flat_map(|began| {
+            let denied = self.denied.map(|at| at.plus(RETURN));
+            let limits = [PATIENCE, LONGEST_PATIENCE].map(|limit| began.plus(limit));
+            limits.into_iter().chain(denied)
+        });
         let closed = self.closed.iter().flatten();
         let closed = closed.map(|since| since.plus(ACK_LIMIT));
         acks.chain(awaited)
@@ -221,7 +267,10 @@ impl Ads {
     /// Whether Envoy has all of the snapshot it can have.
     pub(crate) fn is_current(&self) -> bool {
         let idle = self.types.iter().all(|state| state.in_flight.is_none());
-        idle && self.awaited.is_empty() && Kind::ALL.iter().all(|kind| self.due(*kind).is_empty())
+        let is_newest = self.goal.as_ref().is_none_or(Goal::is_newest);
+        idle && is_newest
+            && self.awaited.is_empty()
+            && Kind::ALL.iter().all(|kind| self.due(*kind).is_empty())
     }
 
     fn request(&mut self, request: Request, now: Moment, effects: &mut Vec<Effect>) {
@@ -233,7 +282,7 @@ impl Ads {
             // Whether a cluster of an earlier stream still waits for endpoints, Envoy does not say.
             for name in request.initial.keys() {
                 self.repush.insert(name.clone());
-                self.awaited.insert(name.clone(), now);
+                self.await_hosts(name, true, now);
             }
         }
         self.types[kind as usize].subscribe(
@@ -271,11 +320,11 @@ impl Ads {
                 let message = error.clone().unwrap_or_default();
                 self.refused(kind, name, version, message, now, effects);
             } else if rest_applied {
+                if kind == Kind::Endpoints {
+                    self.has_hosts(&name);
+                }
                 let state = &mut self.types[kind as usize];
                 state.one_by_one.remove(&name);
-                if kind == Kind::Endpoints {
-                    self.awaited.remove(&name);
-                }
                 if kind == Kind::Listener && self.retries.recovered(&name) {
                     effects.push(Effect::Recovered(kind, name.clone(), version));
                 }
@@ -324,15 +373,21 @@ impl Ads {
     }
 
     fn advance(&mut self, now: Moment, effects: &mut Vec<Effect>) {
-        if self.snapshot.is_none() {
+        if self.goal.is_none() {
             return;
         }
         self.note_doomed(now);
-        // what is sent of clusters decides what is due of assignments
-        let mut due = self.due(Kind::Cluster);
-        self.send_due(Stage::Cluster, &due, now, effects);
-        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Cluster) {
-            due.extend(self.due(kind));
+        let mut due: Due = Kind::ALL
+            .into_iter()
+            .flat_map(|kind| self.due(kind))
+            .collect();
+        // before what comes again and again
+        self.remove_edges(&due, now, effects);
+        self.remove_others(&due, now, effects);
+        if self.send_due(Stage::Cluster, &due, now, effects) {
+            // what is sent of clusters decides what is due of assignments
+            due.retain(|stage, _| stage.kind() != Kind::Endpoints);
+            due.extend(self.due(Kind::Endpoints));
         }
         for stage in Stage::ALL {
             let gates = stage.waits_for().iter();
@@ -343,8 +398,6 @@ impl Ads {
                 self.closed = [None; 3]; // what comes after routes that were waited for waits anew
             }
         }
-        self.remove_edges(&due, now, effects);
-        self.remove_others(&due, now, effects);
         for gate in Gate::ALL {
             let is_done = self.is_done(gate, &due, now);
             let closed = &mut self.closed[gate as usize];
@@ -366,9 +419,8 @@ impl Ads {
 
     fn is_done(&self, gate: Gate, due: &Due, now: Moment) -> bool {
         let done = |stage: Stage| self.is_sent(stage, due) && self.is_settled(stage, now);
-        let is_late = |since: &Moment| since.plus(ACK_LIMIT) <= now;
         match gate {
-            Gate::Backends => done(Stage::Cluster) && self.awaited.values().all(is_late),
+            Gate::Backends => self.has_backends(due, now),
             Gate::Hops => done(Stage::HopListener) && done(Stage::Table),
             Gate::HopAssignments => done(Stage::HopAssignment),
         }
@@ -386,8 +438,14 @@ impl Ads {
 
     /// Takes away hops and clusters that the snapshot has no more, once nothing leads there.
     fn remove_others(&mut self, due: &Due, now: Moment, effects: &mut Vec<Effect>) {
-        let leads_nowhere = |stage: &Stage| matches!(stage, Stage::Assignment | Stage::Secret);
-        let is_all_held = due.keys().all(leads_nowhere)
+        let clusters = &self.types[Kind::Cluster as usize];
+        let mut due_clusters = due.get(&Stage::Cluster).into_iter().flatten();
+        // another version of a cluster leads nowhere else
+        let has_clusters = due_clusters.all(|(name, _)| clusters.holds(name));
+        let leads_nowhere =
+            |stage: &Stage| matches!(stage, Stage::Cluster | Stage::Assignment | Stage::Secret);
+        let is_all_held = has_clusters
+            && due.keys().all(leads_nowhere)
             && Gate::ALL
                 .into_iter()
                 .all(|gate| self.is_done(gate, due, now));
@@ -418,25 +476,23 @@ impl Ads {
         for name in gone {
             self.doomed.entry(name).or_insert(now);
         }
-        let Some(snapshot) = &self.snapshot else {
+        let Some(goal) = &self.goal else {
             return;
         };
         let waits = |name: &str| {
-            snapshot
-                .clusters
-                .get(name)
-                .is_some_and(|c| c.needs_endpoints)
+            let wanted = goal.of(Kind::Cluster, name);
+            wanted.is_some_and(|cluster| cluster.needs_endpoints)
         };
         let held = &self.types[Kind::Cluster as usize];
         // One that Envoy has may come back as it is, and still wait.
         self.repush.retain(|name| waits(name) || held.has(name));
         self.awaited.retain(|name, _| waits(name));
-        for name in self
-            .repush
-            .iter()
-            .filter(|name| waits(name) && held.has(name))
-        {
-            self.awaited.entry(name.clone()).or_insert(now);
+        let again = self.repush.iter();
+        let again =
+            again.filter(|name| waits(name) && held.has(name) && !self.awaited.contains_key(*name));
+        let again: Vec<String> = again.cloned().collect();
+        for name in again {
+            self.await_hosts(&name, true, now);
         }
     }
 
@@ -460,8 +516,18 @@ impl Ads {
         if let Some(suspect) = suspect.copied() {
             pending.retain(|name, _| *name == suspect);
         }
+        if pending.len() > BATCH {
+            // what others wait for comes before other versions of what Envoy has
+            let known = &self.types[kind as usize].known;
+            let is_first = |name: &String| {
+                !known.contains_key(name) || kind == Kind::Endpoints && self.repush.contains(name)
+            };
+            let (first, rest): (Vec<_>, Vec<_>) =
+                pending.into_iter().partition(|(name, _)| is_first(name));
+            pending = first.into_iter().chain(rest).take(BATCH).collect();
+        }
         let (mut resources, mut removed) = (Vec::new(), Vec::new());
-        for (name, resource) in pending.into_iter().take(BATCH) {
+        for (name, resource) in pending {
             match resource {
                 Some(resource) => resources.push((name.clone(), Arc::clone(resource))),
                 None => removed.push(name.clone()),
@@ -474,11 +540,15 @@ impl Ads {
         for (name, resource) in &resources {
             match kind {
                 Kind::Cluster if resource.needs_endpoints => {
+                    let is_new = !self.types[kind as usize].holds(name);
                     self.repush.insert(name.clone());
-                    self.awaited.insert(name.clone(), now);
+                    self.await_hosts(name, is_new, now);
                 }
                 Kind::Endpoints => {
                     self.repush.remove(name);
+                    if let Some(awaited) = self.awaited.get_mut(name) {
+                        awaited.has_hosts = true;
+                    }
                 }
                 _ => {}
             }

@@ -13,6 +13,7 @@ use crate::world::World;
 mod bed;
 mod control_channel;
 mod credentials;
+mod envoy;
 mod epp;
 mod errors;
 mod features;

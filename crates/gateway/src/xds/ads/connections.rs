@@ -18,20 +18,16 @@ use tonic::transport::server::Connected;
 use tracing::debug;
 
 use crate::metrics::{AdsMetrics, Denied};
-use crate::pki::Identity;
+use crate::pki::{Former, Identity};
 use crate::world::Key;
 use crate::xds::proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 
-use super::budget::{Budget, Budgets, Counted, Full, Share, WINDOW};
+use super::budget::{Budget, Budgets, Counted, Full, MAX_REQUEST, Share, WINDOW};
 use super::server::AdsServer;
 
 /// An Envoy that says nothing for this long is asked, and gone after [`PING_LIMIT`] more.
 const PING: Duration = Duration::from_secs(20);
 const PING_LIMIT: Duration = Duration::from_secs(10);
-
-/// An Envoy that reconnects names each resource twice, once with its version: 10,000 of a type with names of 100 bytes are
-/// 2.3 MB, and 10,000 with names of 190 bytes fit.
-const MAX_REQUEST: usize = 4 << 20;
 
 /// An Envoy has one.
 const STREAMS_OF_CONNECTION: u32 = 4;
@@ -75,6 +71,8 @@ pub(crate) enum Who {
     Anyone,
     /// An Envoy of this Gateway, by its certificate.
     Gateway(Identity),
+    /// The certificate is one that Envoys of a Gateway had before.
+    Former(Former),
     /// The certificate is of no Gateway of this cluster.
     Nobody,
 }
@@ -133,7 +131,7 @@ fn incoming(
             let budget = match &who {
                 Who::Gateway(identity) => Some(budgets.of(&identity.gateway)),
                 // all together they have what a Gateway has, which no Gateway is called
-                Who::Nobody => Some(budgets.of(&Key::default())),
+                Who::Former(_) | Who::Nobody => Some(budgets.of(&Key::default())),
                 Who::Anyone => None,
             };
             let place = budget.as_ref().map(|budget| budget.connection());
@@ -190,10 +188,10 @@ fn who(io: &MaybeTls, trust: &Trust) -> Who {
     };
     let certificate = io.client_certificate();
     let info = certificate.and_then(|certificate| CertificateInfo::of(certificate).ok());
-    let identity = info.and_then(|info| Identity::of_uris(&info.uris));
-    match identity {
+    let uris = info.map(|info| info.uris).unwrap_or_default();
+    match Identity::of_uris(&uris) {
         Some(identity) if *identity.cluster == **cluster => Who::Gateway(identity),
-        _ => Who::Nobody,
+        _ => Former::of_uris(&uris).map_or(Who::Nobody, Who::Former),
     }
 }
 

@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use moment::Moment;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
@@ -17,12 +19,22 @@ use crate::xds::{Kind, Snapshot};
 use super::Refusal;
 use super::view::Report;
 
+#[cfg(test)]
+mod tests;
+
 /// Envoys that are gone whose refusal of a resource is kept: until others judge it, they are all that is known.
 const KEPT: usize = 8;
 
-/// Resources of one Gateway whose refusals are kept, each with the first reason of at most a KiB and a number for each stream:
-/// 32 MiB at most. Status has room for few of them.
+/// Resources of one Gateway whose refusals are kept. Status has room for few of them.
 const MOST_REFUSED: usize = 1_000;
+
+/// Resources of all Gateways whose refusals are kept, each with the first reason of at most a KiB and [`KEPT`] names of nodes of half a
+/// KiB: 24 MiB at most. A number for each stream that refuses it is counted with the names of that stream. A Gateway has at most
+/// twice as many as are left for all others.
+const MOST_REFUSED_OF_ALL: usize = 4_000;
+
+/// Between two notes of denied streams: each one wakes the streams of the Gateway.
+const DENIED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A resource in one version.
 pub(crate) type ResourceId = (Kind, String, u64);
@@ -45,9 +57,18 @@ struct ProxiesState {
 struct OfGateway {
     /// How many are connected.
     streams: usize,
-    /// The edges that those serve that are ready.
-    served: watch::Sender<Arc<BTreeSet<String>>>,
+    others: watch::Sender<Others>,
     refused: BTreeMap<ResourceId, Refused>,
+}
+
+/// What the streams of a Gateway learn of its other Envoys.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Others {
+    /// The edges that those serve that are ready.
+    pub(super) served: Arc<BTreeSet<String>>,
+    /// When a stream of one was last denied whose certificate is a former one of the Gateway: it may serve edges, and comes back with
+    /// a certificate of now.
+    pub(super) denied: Option<Moment>,
 }
 
 /// Who refuses a resource.
@@ -91,8 +112,8 @@ pub(crate) struct Proxy {
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) id: u64,
-    /// The edges that ready Envoys of its Gateway serve, now and later.
-    pub(super) served: watch::Receiver<Arc<BTreeSet<String>>>,
+    /// Now and later.
+    pub(super) others: watch::Receiver<Others>,
 }
 
 /// More streams of one Gateway than there may be.
@@ -120,6 +141,11 @@ impl Proxies {
         let mut verdicts = BTreeMap::new();
         state.gateways.retain(|gateway, known| {
             let snapshot = snapshots.get(gateway);
+            if snapshot.is_none() {
+                known
+                    .others
+                    .send_if_modified(|others| others.denied.take().is_some());
+            }
             known.refused.retain(|(kind, name, version), _| {
                 let now = snapshot.and_then(|snapshot| snapshot.of(*kind).get(name));
                 now.is_some_and(|resource| resource.version == *version)
@@ -145,7 +171,7 @@ impl Proxies {
             return Err(TooMany);
         }
         known.streams += 1;
-        let (served, is_told) = (known.served.subscribe(), !known.refused.is_empty());
+        let (others, is_told) = (known.others.subscribe(), !known.refused.is_empty());
         state.next += 1;
         let id = state.next;
         state.connected.insert(id, proxy);
@@ -153,7 +179,27 @@ impl Proxies {
         if is_told {
             self.changed.notify_one(); // of how many
         }
-        Ok(Joined { id, served })
+        Ok(Joined { id, others })
+    }
+
+    /// A stream was denied whose certificate is a former one of this Gateway. The caller knows that there is such a Gateway.
+    pub(super) fn note_denied(&self, gateway: &Key, now: Moment) {
+        let mut state = self.state.lock();
+        let known = state.gateways.entry(gateway.clone()).or_default();
+        known.others.send_if_modified(|others| {
+            let is_due = others.denied.is_none_or(|at| at.plus(DENIED_PAUSE) <= now);
+            if is_due {
+                others.denied = Some(now);
+            }
+            is_due
+        });
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_denied(&self, gateway: &Key) -> bool {
+        let state = self.state.lock();
+        let known = state.gateways.get(gateway);
+        known.is_some_and(|known| known.others.borrow().denied.is_some())
     }
 
     pub(super) fn refuse(&self, id: u64, refusal: Refusal) {
@@ -165,11 +211,14 @@ impl Proxies {
             passing: _,
         } = refusal;
         let mut state = self.state.lock();
+        let kept: usize = state.gateways.values().map(|one| one.refused.len()).sum();
         let Some((proxy, known)) = state.of_stream(id) else {
             return;
         };
         let resource = (kind, name, version);
-        if known.refused.len() >= MOST_REFUSED && !known.refused.contains_key(&resource) {
+        let left = MOST_REFUSED_OF_ALL.saturating_sub(kept);
+        let is_full = known.refused.len() >= MOST_REFUSED.min(2 * left);
+        if is_full && !known.refused.contains_key(&resource) {
             return;
         }
         let refused = known.refused.entry(resource).or_insert_with(|| Refused {
@@ -278,10 +327,10 @@ impl ProxiesState {
             .values()
             .filter(|one| one.gateway == *gateway);
         let served: BTreeSet<String> = same.flat_map(|one| one.served.iter().cloned()).collect();
-        known.served.send_if_modified(|before| {
-            let differs = **before != served;
+        known.others.send_if_modified(|others| {
+            let differs = *others.served != served;
             if differs {
-                *before = Arc::new(served);
+                others.served = Arc::new(served);
             }
             differs
         });
@@ -316,7 +365,7 @@ impl ProxiesState {
 
 impl OfGateway {
     fn is_of_use(&self) -> bool {
-        self.streams > 0 || !self.refused.is_empty()
+        self.streams > 0 || !self.refused.is_empty() || self.others.borrow().denied.is_some()
     }
 }
 
@@ -324,7 +373,7 @@ impl Default for OfGateway {
     fn default() -> Self {
         Self {
             streams: 0,
-            served: watch::Sender::new(Arc::default()),
+            others: watch::Sender::new(Others::default()),
             refused: BTreeMap::new(),
         }
     }
@@ -355,177 +404,5 @@ impl Refused {
             by: self.by.len(),
             of,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-
-    use super::*;
-    use crate::xds::Resource;
-
-    const VERSION: u64 = 7;
-
-    fn mk_proxy(node: &str) -> Proxy {
-        Proxy {
-            gateway: Key::new("ns", "gw"),
-            node: node.to_owned(),
-            version: "1.40.0".to_owned(),
-            authenticated: true,
-            current: false,
-            acknowledged: BTreeMap::new(),
-            served: BTreeSet::new(),
-        }
-    }
-
-    fn mk_refusal(name: &str) -> Refusal {
-        Refusal {
-            kind: Kind::Listener,
-            name: name.to_owned(),
-            version: VERSION,
-            message: "bad".to_owned(),
-            passing: false,
-        }
-    }
-
-    fn connect(proxies: &Proxies, node: &str) -> u64 {
-        proxies.connect(mk_proxy(node), 100).unwrap().id
-    }
-
-    /// What the status of the Gateway reports of the resource in this version: how many refuse it, of how many.
-    fn reported(proxies: &Proxies, version: u64) -> Option<(usize, usize)> {
-        let resource = Arc::new(Resource {
-            version,
-            bytes: Bytes::new(),
-            needs_endpoints: false,
-        });
-        let mut snapshot = Snapshot::default();
-        snapshot.listeners.insert("edge/80".to_owned(), resource);
-        let gateway = Key::new("ns", "gw");
-        let snapshots = BTreeMap::from([(gateway.clone(), Arc::new(snapshot))]);
-        let refused = proxies.refused(&snapshots);
-        let verdict = refused.get(&gateway)?.values().next()?;
-        Some((verdict.by, verdict.of))
-    }
-
-    fn mk_report(served: &[&str]) -> Report {
-        let held = BTreeMap::from([("edge/80".to_owned(), VERSION)]);
-        Report {
-            current: true,
-            acknowledged: vec![(Kind::Listener, Arc::new(held))],
-            served: served.iter().map(ToString::to_string).collect(),
-        }
-    }
-
-    #[test]
-    fn a_refusal_says_how_many_refuse_and_ends_with_the_content() {
-        let proxies = Proxies::default();
-        let [a, b, _] = ["a", "b", "c"].map(|node| connect(&proxies, node));
-        assert_eq!(reported(&proxies, VERSION), None);
-        proxies.refuse(a, mk_refusal("edge/80"));
-        assert_eq!(reported(&proxies, VERSION), Some((1, 3)));
-        proxies.refuse(b, mk_refusal("edge/80"));
-        assert_eq!(reported(&proxies, VERSION), Some((2, 3)));
-        let mut other = mk_proxy("d");
-        other.gateway = Key::new("ns", "other");
-        proxies.connect(other, 100).unwrap();
-        assert_eq!(reported(&proxies, VERSION), Some((2, 3)));
-        assert_eq!(reported(&proxies, VERSION + 1), None);
-        assert_eq!(reported(&proxies, VERSION), None);
-    }
-
-    /// Status does not change back and forth while the only Envoy connects again.
-    #[test]
-    fn a_refusal_outlives_the_stream_until_an_envoy_accepts() {
-        let proxies = Proxies::default();
-        let first = connect(&proxies, "a");
-        proxies.refuse(first, mk_refusal("edge/80"));
-        proxies.disconnect(first);
-        assert_eq!(reported(&proxies, VERSION), Some((0, 0)));
-        let second = connect(&proxies, "a");
-        assert_eq!(reported(&proxies, VERSION), Some((0, 1)));
-        proxies.refuse(second, mk_refusal("edge/80"));
-        let third = connect(&proxies, "b");
-        proxies.update(third, mk_report(&[]));
-        // one that is there refuses it still
-        assert_eq!(reported(&proxies, VERSION), Some((1, 2)));
-        proxies.disconnect(second);
-        assert_eq!(reported(&proxies, VERSION), None);
-    }
-
-    #[test]
-    fn what_was_refused_for_a_passing_reason_is_accepted_later() {
-        let proxies = Proxies::default();
-        let id = connect(&proxies, "a");
-        proxies.refuse(id, mk_refusal("edge/80"));
-        proxies.recover(id, &(Kind::Listener, "edge/80".to_owned(), VERSION));
-        assert_eq!(reported(&proxies, VERSION), None);
-    }
-
-    /// An Envoy that is not ready serves nobody.
-    #[test]
-    fn streams_learn_what_ready_envoys_of_their_gateway_serve() {
-        let proxies = Proxies::default();
-        let Joined { id: a, mut served } = proxies.connect(mk_proxy("a"), 100).unwrap();
-        let mut is = |edges: &[&str]| {
-            let changed = served.has_changed().unwrap();
-            let now = served.borrow_and_update().clone();
-            assert!(
-                now.iter().map(String::as_str).eq(edges.iter().copied()),
-                "{now:?}"
-            );
-            changed
-        };
-        assert!(!is(&[]));
-        let b = connect(&proxies, "b");
-        proxies.update(b, mk_report(&["edge/443", "edge/80"]));
-        assert!(is(&["edge/443", "edge/80"]));
-        proxies.update(a, mk_report(&["edge/80"]));
-        assert!(!is(&["edge/443", "edge/80"]));
-        let mut other = mk_proxy("c");
-        other.gateway = Key::new("ns", "other");
-        let other = proxies.connect(other, 100).unwrap();
-        proxies.update(other.id, mk_report(&["edge/8080"]));
-        assert!(!is(&["edge/443", "edge/80"]));
-        proxies.disconnect(b);
-        assert!(is(&["edge/80"]));
-    }
-
-    #[test]
-    fn streams_of_a_gateway_are_bounded() {
-        let proxies = Proxies::default();
-        let [first, _] = [(); 2].map(|()| proxies.connect(mk_proxy("a"), 2).unwrap().id);
-        let one_more = || mk_proxy("a");
-        assert_eq!(proxies.connect(one_more(), 2).err(), Some(TooMany));
-        let mut other = one_more();
-        other.gateway = Key::new("ns", "other");
-        assert!(proxies.connect(other, 2).is_ok());
-        proxies.disconnect(first);
-        assert!(proxies.connect(one_more(), 2).is_ok());
-    }
-
-    /// Pods that are replaced again and again, each with a name of its own, and one that refuses whatever there may be.
-    #[test]
-    fn refusals_are_bounded() {
-        let proxies = Proxies::default();
-        for round in 0..100 {
-            let id = connect(&proxies, &format!("pod-{round}"));
-            proxies.refuse(id, mk_refusal("edge/80"));
-            proxies.disconnect(id);
-        }
-        let id = connect(&proxies, "a");
-        for at in 0..2 * MOST_REFUSED {
-            proxies.refuse(id, mk_refusal(&format!("edge/{at}")));
-        }
-        let state = proxies.state.lock();
-        let refused = &state.gateways[&Key::new("ns", "gw")].refused;
-        assert_eq!(refused.len(), MOST_REFUSED);
-        let gone: usize = refused.values().map(|refused| refused.gone.len()).sum();
-        assert_eq!(gone, KEPT);
-        drop(state);
-        proxies.disconnect(id);
-        assert!(proxies.refused(&BTreeMap::new()).is_empty());
-        assert!(proxies.state.lock().gateways.is_empty(), "all is forgotten");
     }
 }

@@ -27,7 +27,7 @@ use moment::Clock;
 
 use super::budget::{Budget, Budgets, Full, Share, Turn, Unread};
 use super::connections::{Peer, Who};
-use super::proxies::{Joined, Proxies, Proxy, TooMany};
+use super::proxies::{Joined, Others, Proxies, Proxy, TooMany};
 use super::view::MAX_NAMES;
 use super::{Ads, Effect, Input, Refusal, Request, Response};
 
@@ -70,8 +70,7 @@ struct Session {
     id: u64,
     ads: Ads,
     given: Option<Arc<Snapshot>>,
-    /// Edges that ready Envoys of the Gateway serve.
-    served: watch::Receiver<Arc<BTreeSet<String>>>,
+    others: watch::Receiver<Others>,
     /// Private keys go over no stream without it.
     may_have_secrets: bool,
     /// At most one response per type and step.
@@ -119,7 +118,10 @@ impl AggregatedDiscoveryService for AdsServer {
         let mut requests = call.into_inner();
         let first = tokio::time::timeout(FIRST_REQUEST_LIMIT, requests.message())
             .await
-            .map_err(|_| Status::deadline_exceeded("no first request"))??
+            .map_err(|_| Status::deadline_exceeded("no first request"))?
+            .inspect_err(|status| {
+                self.note_too_much(status);
+            })?
             .ok_or_else(|| Status::invalid_argument("the stream ended before a request"))?;
         let identified = identify(first.node.as_ref(), &peer);
         let identified = identified.and_then(|(gateway, proxy)| {
@@ -138,7 +140,7 @@ impl AggregatedDiscoveryService for AdsServer {
         let may_have_secrets = proxy.authenticated || self.private_channel;
         let most = self.budgets.limits().of_gateway;
         let joined = self.proxies.connect(proxy, most);
-        let Joined { id, served } = joined.map_err(|TooMany| {
+        let Joined { id, others } = joined.map_err(|TooMany| {
             self.metrics.denied(Denied::Streams);
             Status::resource_exhausted(format!("Gateway {gateway} has {most} streams already"))
         })?;
@@ -152,7 +154,7 @@ impl AggregatedDiscoveryService for AdsServer {
             peer,
             gateway,
             given: None,
-            served,
+            others,
             may_have_secrets,
             outbox: VecDeque::new(),
             names: budget.names(),
@@ -163,7 +165,7 @@ impl AggregatedDiscoveryService for AdsServer {
             end: None,
         };
         session.take_snapshot();
-        session.take_served();
+        session.take_others();
         session.request(decode(first));
         let responses = stream::unfold(Some(session), |session| async move {
             let mut session = session?;
@@ -177,11 +179,30 @@ impl AggregatedDiscoveryService for AdsServer {
 }
 
 impl AdsServer {
+    /// Whether a stream broke because there was no room for its request.
+    fn note_too_much(&self, status: &Status) -> bool {
+        let is_too_much = status.code() == Code::ResourceExhausted;
+        if is_too_much {
+            self.metrics.denied(Denied::Requests);
+        }
+        is_too_much
+    }
+
     /// The stream is denied, and its connection ends with it: on another one the Envoy may show another certificate.
     fn deny(&self, peer: &Peer, status: &Status) {
         warn!(who = ?peer.who, %status, "a stream of ADS is denied");
         self.metrics.denied(Denied::Identity);
         peer.close.cancel();
+        let Who::Former(former) = &peer.who else {
+            return; // it has a certificate of now, and says that it is another Gateway's
+        };
+        let snapshots = self.snapshots.borrow();
+        let snapshot = snapshots.get(&former.gateway);
+        let is_same =
+            |snapshot: &Arc<Snapshot>| former.uid.as_ref().is_none_or(|uid| *uid == snapshot.uid);
+        if snapshot.is_some_and(is_same) {
+            self.proxies.note_denied(&former.gateway, self.clock.now());
+        }
     }
 }
 
@@ -190,7 +211,7 @@ fn is_of(peer: &Peer, snapshot: &Snapshot) -> bool {
     match &peer.who {
         Who::Anyone => true,
         Who::Gateway(identity) => identity.uid == snapshot.uid,
-        Who::Nobody => false,
+        Who::Former(_) | Who::Nobody => false,
     }
 }
 
@@ -220,7 +241,7 @@ fn identify(node: Option<&Node>, peer: &Peer) -> Result<(Key, Proxy), Status> {
     let authenticated = match &peer.who {
         Who::Anyone => false,
         Who::Gateway(of) if of.gateway == gateway => true,
-        Who::Gateway(_) | Who::Nobody => return Err(denied(&gateway)),
+        Who::Gateway(_) | Who::Former(_) | Who::Nobody => return Err(denied(&gateway)),
     };
     if node.id.len() > MAX_NODE_ID {
         let text = format!("node.id has more than {MAX_NODE_ID} bytes");
@@ -318,18 +339,15 @@ impl Session {
                     Ok(None) => return None,
                     Err(status) => {
                         debug!(gateway = %self.gateway, %status, "Envoy's stream broke");
-                        if status.code() == Code::ResourceExhausted {
-                            self.server.metrics.denied(Denied::Requests);
-                            return Some(Err(status));
-                        }
-                        return None;
+                        let is_too_much = self.server.note_too_much(&status);
+                        return is_too_much.then_some(Err(status));
                     }
                 },
                 changed = self.server.snapshots.changed() => {
                     changed.ok()?;
                     self.take_snapshot();
                 }
-                Ok(()) = self.served.changed(), if !is_ready => self.take_served(),
+                Ok(()) = self.others.changed(), if !is_ready => self.take_others(),
                 turn = next_turn(&mut self.waiting), if waits => self.take_turn(turn),
                 () = until(wake.map(|at| clock.instant(at))) => self.step(Input::Tick),
                 () = until(late) => self.look_at_late(),
@@ -379,8 +397,11 @@ impl Session {
         }
     }
 
-    fn take_served(&mut self) {
-        let served = self.served.borrow_and_update().clone();
+    fn take_others(&mut self) {
+        let Others { served, denied } = self.others.borrow_and_update().clone();
+        if let Some(at) = denied {
+            self.step(Input::Denied(at));
+        }
         self.step(Input::Served(served));
     }
 

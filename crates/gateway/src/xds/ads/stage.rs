@@ -1,8 +1,9 @@
 //! The order of a stream: each resource has a stage, by its type and name, and a stage waits for those that it leads to.
 //!
 //! Waiting has an end. Nothing is sent before what it leads to is sent, and no acknowledgement is waited for longer than
-//! [`super::ACK_LIMIT`]. Assignments of clusters that Envoy has hold back nothing, and hops and their assignments for that time
-//! in all: where they change faster than an Envoy acknowledges them, listeners and routes are sent all the same.
+//! [`super::ACK_LIMIT`]. What is waited for is known from the start ([`super::goal`]): new clusters and hops that come later are
+//! waited for by what leads to them, later. Other versions of a cluster, and other hosts, hold back nothing: an Envoy serves on
+//! with what it has of a cluster until it can use the new version.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +12,9 @@ use crate::xds::{Kind, Resource};
 
 /// What is to be sent, by stage; none where there is nothing.
 pub(super) type Due = BTreeMap<Stage, BTreeMap<String, Option<Arc<Resource>>>>;
+
+/// What the names of clusters begin with whose hosts are hops.
+const HOPPED: [&str; 2] = ["import/", "hopped/"];
 
 /// In the order of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +38,7 @@ pub(super) enum Stage {
 /// What later stages wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
-    /// Clusters with their assignments: listeners and tables lead to them.
+    /// New clusters with their first assignments: listeners and tables lead to them.
     Backends,
     /// Hops with their tables: assignments lead to them.
     Hops,
@@ -106,5 +110,11 @@ pub(super) fn is_edge(name: &str) -> bool {
 
 /// Clusters whose hosts are hops.
 pub(super) fn leads_to_hops(name: &str) -> bool {
-    name.starts_with("import/") || name.starts_with("hopped/")
+    HOPPED.iter().any(|kind| name.starts_with(kind))
+}
+
+/// What the names of all hops of this cluster begin with; none for a cluster whose hosts are not hops.
+pub(super) fn hops_of(cluster: &str) -> Option<String> {
+    let mut rest = HOPPED.iter().filter_map(|kind| cluster.strip_prefix(kind));
+    rest.next().map(|rest| format!("hop/{rest}/"))
 }

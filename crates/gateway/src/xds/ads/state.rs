@@ -110,11 +110,15 @@ impl TypeState {
         larger(size(self.subscribed.iter()), size(self.known.keys()))
     }
 
+    /// Envoy has acknowledged some version of it.
+    pub(super) fn holds(&self, name: &str) -> bool {
+        self.known.get(name).is_some_and(Option::is_some)
+    }
+
     /// Envoy has some version of it, or will when it has read all we sent.
     pub(super) fn has(&self, name: &str) -> bool {
         let sent = self.in_flight.as_ref();
-        let known = self.known.get(name).is_some_and(Option::is_some);
-        known || sent.is_some_and(|sent| sent.resources.contains_key(name))
+        self.holds(name) || sent.is_some_and(|sent| sent.resources.contains_key(name))
     }
 
     pub(super) fn acknowledge(&mut self, name: String, version: u64) {

@@ -346,6 +346,134 @@ fn assignments_that_change_fast_do_not_hold_back_listeners_and_routes() {
     assert_eq!(log, ["lds +edge/443", "rds +edge/443", "rds +edge/80"]);
 }
 
+/// A pool flips between two clusters faster than this Envoy acknowledges them.
+#[test]
+fn a_cluster_that_changes_fast_does_not_hold_back_listeners_and_routes() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let mut log = Vec::new();
+    let mut unanswered: Vec<Response> = Vec::new();
+    for round in 0..30_u64 {
+        let content = format!("flip {}", round % 2);
+        let mut next = (*mk_snapshot(&[("a", &content)], "x")).clone();
+        next.routes
+            .insert("edge/80".to_owned(), mk_resource("new", false));
+        next.listeners
+            .insert("edge/80".to_owned(), mk_resource("new", false));
+        let mut effects = ads.on(Input::Snapshot(Arc::new(next)), ms(500 * round));
+        for response in std::mem::take(&mut unanswered) {
+            effects.extend(ads.on(answer(&response, None), ms(500 * round + 400)));
+        }
+        let others = brief(&effects).into_iter();
+        log.extend(others.filter(|line| !line.starts_with("eds") && !line.starts_with("cds")));
+        unanswered.extend(sent(&effects).into_iter().cloned());
+    }
+    assert_eq!(log, ["lds +edge/80", "rds +edge/80"]);
+}
+
+/// There are always more of other versions than a response has room for.
+#[test]
+fn new_clusters_come_before_other_versions() {
+    let names: Vec<String> = (0..=BATCH).map(|n| format!("c{n:04}")).collect();
+    let of = |content: &'static str| names.iter().map(move |name| (name.as_str(), content));
+    let mut ads = mk_settled(&mk_snapshot(&of("1").collect::<Vec<_>>(), "x"));
+    let changed: Vec<(&str, &str)> = of("2").chain([("new", "1")]).collect();
+    let effects = ads.on(Input::Snapshot(mk_snapshot(&changed, "x")), ms(1));
+    let first = sent(&effects)[0];
+    assert_eq!(first.resources.len(), BATCH);
+    assert!(first.resources.iter().any(|(name, _)| name == "new"));
+}
+
+/// While an edge waits for a new cluster another one comes, and the edge leads to that one as well.
+#[test]
+fn an_edge_waits_for_the_clusters_that_it_began_to_wait_for() {
+    let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));
+    let two = mk_snapshot(&[("a", "1"), ("b", "1")], "x");
+    let effects = ads.on(Input::Snapshot(two), ms(1));
+    let clusters = sent(&effects)[0].clone();
+    let effects = ads.on(subscribe(Kind::Endpoints, &["b"]), ms(2));
+    let endpoints = sent(&effects)[0].clone();
+    let three = mk_snapshot(&[("a", "1"), ("b", "1"), ("c", "1")], "x");
+    assert_eq!(ads.on(Input::Snapshot(Arc::clone(&three)), ms(3)), []);
+    ads.on(answer(&endpoints, None), ms(4));
+    let effects = ads.on(answer(&clusters, None), ms(5));
+    assert_eq!(brief(&effects), ["cds +c", "rds +edge/80"]);
+    let table = sent(&effects)[1];
+    assert_eq!(table.resources[0].1.bytes, "a,b".as_bytes());
+    let mut envoy = Obedient::default();
+    envoy.run(&mut ads, effects.clone(), ms(6));
+    assert_eq!(
+        envoy.log,
+        ["cds +c", "rds +edge/80", "eds +c", "rds +edge/80"]
+    );
+    assert!(ads.is_current());
+    assert_eq!(
+        ads.acknowledged(Kind::Routes)["edge/80"],
+        three.routes["edge/80"].version
+    );
+}
+
+/// The hosts of an import name a hop that Envoy does not have, and others change meanwhile.
+#[test]
+fn hosts_do_not_name_hops_of_a_later_snapshot() {
+    let import = "import/ns/x";
+    let with_hops = |hops: &[&str], share: &str| {
+        let mut snapshot = (*mk_snapshot(&[(import, "1")], "x")).clone();
+        for hop in hops {
+            let hop = format!("hop/ns/x/{hop}");
+            snapshot
+                .listeners
+                .insert(hop.clone(), mk_resource("hop", false));
+            snapshot.routes.insert(hop, mk_resource("", false));
+        }
+        let hosts = format!("{} {share}", hops.join(" "));
+        snapshot
+            .endpoints
+            .insert(import.into(), mk_resource(&hosts, false));
+        Arc::new(snapshot)
+    };
+    let hosts = |effects: &[Effect]| -> Vec<String> {
+        let all = sent(effects)
+            .into_iter()
+            .filter(|one| one.kind == Kind::Endpoints);
+        let all = all.flat_map(|one| one.resources.clone());
+        all.map(|(_, one)| String::from_utf8(one.bytes.to_vec()).unwrap())
+            .collect()
+    };
+    let mut ads = mk_settled(&with_hops(&["east"], "1"));
+    let effects = ads.on(Input::Snapshot(with_hops(&["east", "north"], "2")), ms(1));
+    assert_eq!(brief(&effects), ["lds +hop/ns/x/north"]);
+    let effects_later = ads.on(
+        Input::Snapshot(with_hops(&["east", "north", "south"], "3")),
+        ms(2),
+    );
+    assert_eq!(effects_later, []);
+    let listener = sent(&effects)[0].clone();
+    let effects = ads.on(subscribe(Kind::Routes, &["hop/ns/x/north"]), ms(3));
+    let table = sent(&effects)[0].clone();
+    ads.on(answer(&listener, None), ms(4));
+    let effects = ads.on(answer(&table, None), ms(5));
+    assert_eq!(hosts(&effects), ["east north 2"]);
+    assert_eq!(brief(&effects), ["eds +import/ns/x", "lds +hop/ns/x/south"]);
+}
+
+/// An edge waits for a new cluster meanwhile.
+#[test]
+fn shares_of_hops_that_envoy_has_wait_for_no_cluster() {
+    let import = "import/ns/x";
+    let with_share = |clusters: &[(&str, &str)], share: &str| {
+        let mut snapshot = (*mk_snapshot(clusters, "x")).clone();
+        let hosts = mk_resource(share, false);
+        snapshot.endpoints.insert(import.into(), hosts);
+        Arc::new(snapshot)
+    };
+    let mut ads = mk_settled(&with_share(&[(import, "1")], "1"));
+    let both = [(import, "1"), ("b", "1")];
+    let effects = ads.on(Input::Snapshot(with_share(&both, "1")), ms(1));
+    assert_eq!(brief(&effects), ["cds +b"]);
+    let effects = ads.on(Input::Snapshot(with_share(&both, "2")), ms(2));
+    assert_eq!(brief(&effects), ["eds +import/ns/x"]);
+}
+
 #[test]
 fn stale_nonce_acknowledges_nothing() {
     let mut ads = mk_settled(&mk_snapshot(&[("a", "1")], "x"));

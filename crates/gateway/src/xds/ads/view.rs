@@ -55,6 +55,8 @@ impl Ads {
         }
         let of_types: usize = self.counted.iter().map(|(_, bytes)| bytes).sum();
         let of_others = [
+            // what is kept of the refusal for status costs as much
+            size(self.quarantine.iter().map(|(_, name, _)| name)),
             size(self.quarantine.iter().map(|(_, name, _)| name)),
             size(self.repush.iter()),
             size(self.awaited.keys()),
@@ -98,7 +100,7 @@ impl Ads {
     /// Whether Envoy may take requests: it serves all edges of its Gateway; or some, and no other Envoy that takes requests
     /// serves more.
     pub(super) fn may_be_ready(&self) -> bool {
-        if self.snapshot.is_none() {
+        if self.goal.is_none() {
             return false;
         }
         let (served, lacking) = self.edges();
@@ -106,7 +108,7 @@ impl Ads {
             || self.is_patient && !served.is_empty() && self.served.is_disjoint(&lacking)
     }
 
-    /// The edges of the snapshot that Envoy serves, in whichever version, and those that it does not.
+    /// The edges of the newest snapshot that Envoy serves, in whichever version, and those that it does not.
     fn edges(&self) -> (BTreeSet<String>, BTreeSet<String>) {
         let held = |kind: Kind| {
             let known = self.types[kind as usize].known.iter();
@@ -118,37 +120,35 @@ impl Ads {
             held(Kind::Listener).any(|name| name == edge)
                 && held(Kind::Routes).any(|table| names::is_table_of(table, edge))
         };
-        let snapshot = self.snapshot.iter();
-        let edges = snapshot.flat_map(|snapshot| snapshot.listeners.keys());
+        let goal = self.goal.iter();
+        let edges = goal.flat_map(|goal| goal.newest().listeners.keys());
         edges
             .filter(|name| is_edge(name))
             .cloned()
             .partition(serves)
     }
 
-    /// What Envoy has and the snapshot has not.
+    /// What Envoy has, and no snapshot that it is sent.
     pub(super) fn gone(&self, kind: Kind) -> Vec<String> {
-        let Some(snapshot) = &self.snapshot else {
+        let Some(goal) = &self.goal else {
             return Vec::new();
         };
         let known = self.types[kind as usize].known.iter();
-        let gone = known.filter(|(name, held)| {
-            held.is_some() && !snapshot.of(kind).contains_key(name.as_str())
-        });
+        let gone = known.filter(|(name, held)| held.is_some() && !goal.knows(kind, name));
         gone.map(|(name, _)| name.clone()).collect()
     }
 
     /// Envoy refused the newest of a route table or import, and may serve an older one, which leads
     /// where the snapshot does not.
     pub(super) fn serves_on_what_is_not_here(&self) -> bool {
-        let Some(snapshot) = &self.snapshot else {
+        let Some(goal) = &self.goal else {
             return false;
         };
         let routes = &self.types[Kind::Routes as usize].subscribed;
         let mut refused = self.quarantine.iter().filter(|(kind, name, version)| {
             // A refusal may come when there is something newer already.
-            let newest = snapshot.of(*kind).get(name);
-            newest.is_some_and(|newest| newest.version == *version)
+            let wanted = goal.of(*kind, name);
+            wanted.is_some_and(|wanted| wanted.version == *version)
         });
         refused.any(|(kind, name, _)| match kind {
             Kind::Routes => routes.contains(name),
@@ -185,6 +185,44 @@ impl Ads {
         })
     }
 
+    /// The new clusters that tables may lead to are there with their first hosts, or have been sent for longer than we wait.
+    pub(super) fn has_backends(&self, due: &Due, now: Moment) -> bool {
+        let Some(goal) = &self.goal else {
+            return true;
+        };
+        let is_late = |since: Moment| since.plus(ACK_LIMIT) <= now;
+        let state = &self.types[Kind::Cluster as usize];
+        let sent_long_ago = |name: &String| {
+            let sent = state.in_flight.as_ref();
+            sent.is_some_and(|sent| sent.resources.contains_key(name) && is_late(sent.at))
+        };
+        let lacking = due.get(&Stage::Cluster).into_iter().flatten();
+        let mut lacking = lacking
+            .map(|(name, _)| name)
+            .filter(|name| goal.is_cluster_of_pinned(name) && !state.holds(name));
+        let awaited = self.awaited.iter();
+        let mut awaited =
+            awaited.filter(|(name, one)| one.is_new && goal.is_cluster_of_pinned(name));
+        lacking.all(sent_long_ago) && awaited.all(|(_, one)| is_late(one.since))
+    }
+
+    /// Listeners and tables of the pinned snapshot, and what leads to its hops, are sent, and acknowledged or waited for long enough.
+    pub(super) fn is_pinned_done(&self, now: Moment) -> bool {
+        let Some(goal) = &self.goal else {
+            return false;
+        };
+        let kinds = [Kind::Listener, Kind::Routes];
+        let are_sent = kinds.into_iter().all(|kind| {
+            let due = self.due(kind);
+            self.settled(kind, now) && due.keys().all(|stage| self.is_sent(*stage, &due))
+        });
+        let mut assignments = self.due(Kind::Endpoints);
+        if let Some(of_hops) = assignments.get_mut(&Stage::HopAssignment) {
+            of_hops.retain(|name, _| goal.is_of_pinned(name));
+        }
+        are_sent && self.is_sent(Stage::HopAssignment, &assignments)
+    }
+
     /// Nothing of the type is on its way, or for longer than we wait.
     pub(super) fn settled(&self, kind: Kind, now: Moment) -> bool {
         let sent = self.types[kind as usize].in_flight.as_ref();
@@ -194,12 +232,12 @@ impl Ads {
     /// Resources that Envoy lacks, quarantined ones left out, also those on their way; `None`: it asked for one there is not.
     pub(super) fn due(&self, kind: Kind) -> Due {
         let mut due = Due::new();
-        let Some(snapshot) = &self.snapshot else {
+        let Some(goal) = &self.goal else {
             return due;
         };
-        let (state, all) = (&self.types[kind as usize], snapshot.of(kind));
+        let state = &self.types[kind as usize];
         let candidates: Vec<&String> = if state.wildcard {
-            all.keys().collect()
+            goal.names(kind).collect()
         } else {
             state.subscribed.iter().collect()
         };
@@ -212,7 +250,7 @@ impl Ads {
             let found = if is_ready {
                 Some(ready::table())
             } else {
-                all.get(name)
+                goal.of(kind, name)
             };
             let lacks = match found {
                 Some(resource) => {
@@ -224,7 +262,8 @@ impl Ads {
                             .quarantine
                             .contains(&(kind, name.clone(), resource.version))
                 }
-                None => known.is_none(),
+                // one that is only in the newest snapshot is sent later, and is not absent
+                None => known.is_none() && !goal.knows(kind, name),
             };
             if lacks {
                 let of_stage = due.entry(self.stage(kind, name)).or_default();

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -22,7 +21,6 @@ use crate::fixture::{
     add_route, add_slice, key, mk_import, mk_options, mk_ref, mk_route, mk_rule, mk_selection,
     mk_settings, mk_world,
 };
-use crate::infra::bootstrap;
 use crate::metrics::AdsMetrics;
 use crate::model::{GatewayModel, Settings, build};
 use crate::select::Selection;
@@ -38,6 +36,7 @@ use moment::Clock;
 use crate::xds::tests::find_envoy;
 
 use super::credentials::Credentials;
+use super::envoy::Envoy;
 use super::epp::{Behaviour, Epp};
 use super::pod::{self, STREAM, Seen};
 
@@ -81,13 +80,6 @@ pub(super) struct Bed {
     pub(super) edge: u16,
     pub(super) pods: u16,
     picker: u16,
-}
-
-pub(super) struct Envoy {
-    pub(super) child: Child,
-    /// Where it answers probes.
-    pub(super) ready: u16,
-    _directory: tempfile::TempDir,
 }
 
 /// How Envoy and its configuration meet.
@@ -464,74 +456,6 @@ impl Answer {
     }
 }
 
-// === impl Envoy ===
-
-impl Envoy {
-    async fn start(
-        binary: &std::path::Path,
-        ads: SocketAddr,
-        credentials: Option<&Credentials>,
-    ) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let files = credentials.map(Credentials::path);
-        let mut config = bootstrap::make(&ads.ip().to_string(), ads.port(), files.as_deref());
-        // Several run at once on this machine: no fixed ports.
-        let (admin, ready) = (free_port().await, free_port().await);
-        let port = "/address/socket_address/port_value";
-        let hosts = "/load_assignment/endpoints/0/lb_endpoints/0/endpoint";
-        for (path, value) in [
-            (format!("/admin{port}"), admin),
-            (format!("/static_resources/clusters/1{hosts}{port}"), admin),
-            (format!("/static_resources/listeners/0{port}"), ready),
-        ] {
-            *config.pointer_mut(&path).unwrap() = value.into();
-        }
-        let log = directory.path().join("envoy.log");
-        let child = Command::new(binary)
-            .args([
-                "--use-dynamic-base-id",
-                "--concurrency",
-                "1",
-                "--log-level",
-                "warning",
-            ])
-            .args([
-                "--service-node",
-                "test",
-                "--service-cluster",
-                "ns/gw",
-                "--config-yaml",
-            ])
-            .arg(config.to_string())
-            .arg("--log-path")
-            .arg(log)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self {
-            child,
-            ready,
-            _directory: directory,
-        }
-    }
-
-    pub(super) async fn probe(&self) -> Option<u16> {
-        let exchange = async {
-            let ready = (Ipv4Addr::LOCALHOST, self.ready);
-            let mut stream = TcpStream::connect(ready).await.ok()?;
-            let request = b"GET /ready HTTP/1.1\r\nhost: any\r\nconnection: close\r\n\r\n";
-            stream.write_all(request).await.ok()?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).await.ok()?;
-            let answer = String::from_utf8(answer).ok()?;
-            answer.split(' ').nth(1)?.parse().ok()
-        };
-        timeout(Duration::from_secs(1), exchange).await.ok()?
-    }
-}
-
 // === impl Edges ===
 
 impl Edges {
@@ -541,13 +465,6 @@ impl Edges {
             Self::Spoiled => listener.starts_with("edge/"),
             Self::SpoiledOf(port) => listener == names::edge(port),
         }
-    }
-}
-
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -8,8 +8,9 @@ use crate::fixture::{add_route, key, mk_listener, mk_ref, mk_route, mk_rule};
 use crate::metrics::Denied;
 use crate::world::World;
 
-use super::bed::{Bed, Channel, Edges, Envoy, free_port};
+use super::bed::{Bed, Channel, Edges, free_port};
 use super::credentials::Credentials;
+use super::envoy::Envoy;
 
 /// All that both ends show and trust is replaced while Envoy runs: it reads its files again.
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,6 @@
 //! A pool whose endpoint picker is killed under load. The official suite takes away the picker of a pool that gets no requests.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use futures::future::join_all;
 use rstest::rstest;
@@ -20,12 +19,14 @@ use super::epp::Epp;
 /// Requests at a time.
 const CLIENTS: usize = 8;
 
-/// Requests that each client may lose: the one that the picker had, and some that Envoy sends to it until its main thread has
-/// taken it out, which takes a while where the machine is busy. Without that all of the load would be lost.
-const LOST_OF_EACH: usize = 5;
+/// Worker threads of Envoy. Each may send one request to a picker that is gone, and has to see that it fails.
+const WORKERS: usize = 1;
 
-/// From the end of the picker until no request may be lost.
-const SETTLED: Duration = Duration::from_secs(3);
+/// Rounds of the load once Envoy has taken the picker out.
+const ROUNDS: usize = 3;
+
+/// The statistic of Envoy that says how many pickers of the pool it uses.
+const HEALTHY: &str = r#"envoy_cluster_membership_healthy{envoy_cluster_name="epp/ns/llm"}"#;
 
 /// A request without a body, one that Envoy holds in one piece, and one that it sends on in many.
 const BODIES: [usize; 3] = [0, 1_000, 3_000_000];
@@ -40,10 +41,20 @@ struct Killable {
 }
 
 struct Outcome {
-    /// It began after the picker was killed.
-    is_late: bool,
     status: u16,
     body: String,
+}
+
+/// What became of the requests around the end of a picker.
+struct Outcomes {
+    /// Begun before it, by all clients.
+    early: Vec<Outcome>,
+    /// Those of them that had no answer when it ended.
+    in_flight: usize,
+    /// Begun after it, one after the other, until Envoy has taken the picker out.
+    alone: Vec<Outcome>,
+    /// Begun after that, by all clients.
+    after: Vec<Outcome>,
 }
 
 // === impl Killable ===
@@ -70,32 +81,28 @@ impl Killable {
     }
 }
 
-/// One request of each size; late ones have a path of their own.
-async fn send_each(bed: &Bed, is_late: bool) -> Vec<Outcome> {
-    let path = if is_late { LATE } else { "/pool/early" };
-    let mut outcomes = Vec::new();
-    for bytes in BODIES {
-        let method = if bytes == 0 { "GET" } else { "POST" };
-        let answer = bed.send(method, path, "", bytes).await;
-        outcomes.push(Outcome {
-            is_late,
-            status: answer.status,
-            body: answer.body,
-        });
+async fn send(bed: &Bed, path: &str, bytes: usize) -> Outcome {
+    let method = if bytes == 0 { "GET" } else { "POST" };
+    let answer = bed.send(method, path, "", bytes).await;
+    Outcome {
+        status: answer.status,
+        body: answer.body,
     }
-    outcomes
 }
 
-/// All outcomes until [`SETTLED`] after the end of the picker, which ends when the load has reached it, and those after that.
-async fn lose_picker(bed: &Bed, picker: Killable) -> (Vec<Outcome>, Vec<Outcome>) {
-    let killed: Cell<Option<Instant>> = Cell::new(None);
-    let settled = || killed.get().is_some_and(|at| at.elapsed() > SETTLED);
+/// Ends the picker when the load has reached it. The load ends at that moment, so what is lost then does not depend on how fast
+/// this machine is: requests follow one after the other, each once Envoy's main thread has seen how the one before ended.
+async fn lose_picker(bed: &Bed, picker: Killable) -> Outcomes {
+    let (is_open, in_flight) = (Cell::new(true), Cell::new(0_usize));
     let load = join_all((0..CLIENTS).map(|_| async {
-        let started = Instant::now();
         let mut outcomes = Vec::new();
-        while !settled() {
-            assert!(started.elapsed() < LIMIT, "the picker is not reached");
-            outcomes.extend(send_each(bed, killed.get().is_some()).await);
+        for bytes in BODIES.into_iter().cycle() {
+            if !is_open.get() {
+                break;
+            }
+            in_flight.set(in_flight.get() + 1);
+            outcomes.push(send(bed, "/pool/early", bytes).await);
+            in_flight.set(in_flight.get() - 1);
         }
         outcomes
     }));
@@ -106,13 +113,38 @@ async fn lose_picker(bed: &Bed, picker: Killable) -> (Vec<Outcome>, Vec<Outcome>
             picker.epp.asked() > before + rounds
         })
         .await;
+        is_open.set(false);
+        let in_flight = in_flight.get();
         picker.kill().await;
-        killed.set(Some(Instant::now()));
+        in_flight
     };
-    let (load, ()) = tokio::join!(load, kill);
-    let after = join_all((0..CLIENTS).map(|_| send_each(bed, true))).await;
-    let flat = |lists: Vec<Vec<Outcome>>| lists.into_iter().flatten().collect();
-    (flat(load), flat(after))
+    let (early, in_flight) = tokio::join!(load, kill);
+
+    let started = Instant::now();
+    let mut alone = Vec::new();
+    // those with bodies are lost where Envoy sends them to the picker, so they come first
+    for bytes in BODIES.into_iter().rev().cycle() {
+        if bed.envoy.statistic(HEALTHY).await == Some(0) {
+            break;
+        }
+        assert!(started.elapsed() < LIMIT, "Envoy uses the picker still");
+        alone.push(send(bed, LATE, bytes).await);
+    }
+
+    let after = join_all((0..CLIENTS).map(|_| async {
+        let mut outcomes = Vec::new();
+        for bytes in [BODIES; ROUNDS].into_iter().flatten() {
+            outcomes.push(send(bed, LATE, bytes).await);
+        }
+        outcomes
+    }));
+    let after = after.await.into_iter().flatten().collect();
+    Outcomes {
+        early: early.into_iter().flatten().collect(),
+        in_flight,
+        alone,
+        after,
+    }
 }
 
 /// A time limit in the route puts a hop in front of the pool.
@@ -139,23 +171,28 @@ async fn pool_that_fails_open_loses_only_what_its_picker_had(#[case] limit: Opti
         picker.epp.asked() > 0
     })
     .await;
-    let (during, after) = lose_picker(&bed, picker).await;
-    let lost: Vec<u16> = during
-        .iter()
-        .map(|one| one.status)
-        .filter(|status| *status != 200)
-        .collect();
+    let Outcomes {
+        early,
+        in_flight,
+        alone,
+        after,
+    } = lose_picker(&bed, picker).await;
+    let lost = |outcomes: &[Outcome]| -> Vec<u16> {
+        let statuses = outcomes.iter().map(|one| one.status);
+        statuses.filter(|status| *status != 200).collect()
+    };
+    let (lost_early, lost_alone) = (lost(&early), lost(&alone));
+    let all = lost_early.len() + lost_alone.len();
     assert!(
-        lost.len() <= LOST_OF_EACH * CLIENTS,
-        "{} lost: {lost:?}",
-        lost.len()
+        lost_alone.len() <= WORKERS && all <= in_flight + WORKERS,
+        "of {in_flight} in flight {lost_early:?}, then {lost_alone:?}"
     );
-    assert!(during.iter().any(|one| one.is_late && one.status == 200));
     for one in &after {
         assert_eq!(one.status, 200, "{}", one.body);
     }
     let ours = [POD_A, POD_B].map(|pod| pod.to_string());
-    for one in during.iter().chain(&after).filter(|one| one.status == 200) {
+    let all = early.iter().chain(&alone).chain(&after);
+    for one in all.filter(|one| one.status == 200) {
         let pod = one.body.split(' ').next().unwrap_or_default();
         assert!(ours.iter().any(|ours| ours == pod), "{}", one.body);
     }
@@ -172,15 +209,25 @@ async fn pool_that_fails_closed_sends_nothing_to_pods_once_its_picker_is_gone(
     let picker = Killable::start(&bed);
     bed.until("/pool", 200).await;
     bed.seen.take();
-    let (during, after) = lose_picker(&bed, picker).await;
-    for one in during.iter().chain(&after) {
-        let wanted = if one.is_late { &[503][..] } else { &[200, 503] };
-        assert!(wanted.contains(&one.status), "{} {}", one.status, one.body);
+    let Outcomes {
+        early,
+        in_flight: _,
+        alone,
+        after,
+    } = lose_picker(&bed, picker).await;
+    for one in &early {
+        assert!(
+            [200, 503].contains(&one.status),
+            "{} {}",
+            one.status,
+            one.body
+        );
     }
-    let early = during
-        .iter()
-        .filter(|one| !one.is_late && one.status == 200);
-    assert!(early.count() > 2 * CLIENTS);
+    for one in alone.iter().chain(&after) {
+        assert_eq!(one.status, 503, "{}", one.body);
+    }
+    let served = early.iter().filter(|one| one.status == 200);
+    assert!(served.count() > 2 * CLIENTS);
     let paths = bed.seen.take_paths();
     assert!(!paths.iter().any(|path| path == LATE), "a pod was reached");
 }

@@ -17,6 +17,8 @@ struct Wilful {
     clusters: BTreeMap<String, (u64, String)>,
     /// Clusters with endpoints that came after them.
     warm: BTreeSet<String>,
+    /// Clusters that had endpoints in some version: that one serves until a later version has its own.
+    active: BTreeSet<String>,
     endpoints: BTreeMap<String, u64>,
     secrets: BTreeMap<String, u64>,
     listeners: BTreeMap<String, u64>,
@@ -35,6 +37,7 @@ impl Wilful {
         Self {
             clusters: BTreeMap::new(),
             warm: BTreeSet::new(),
+            active: BTreeSet::new(),
             endpoints: BTreeMap::new(),
             secrets: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -108,6 +111,7 @@ impl Wilful {
                 }
                 Kind::Endpoints => {
                     self.endpoints.insert(name.clone(), resource.version);
+                    self.active.insert(name.clone());
                     self.warm.insert(name);
                 }
                 Kind::Secret => {
@@ -132,7 +136,7 @@ impl Wilful {
                     for cluster in content.split(',').filter(|name| !name.is_empty()) {
                         // What it refused itself is not there; all else must be.
                         let there =
-                            self.clusters.contains_key(cluster) && self.warm.contains(cluster);
+                            self.clusters.contains_key(cluster) && self.active.contains(cluster);
                         prop_assert!(
                             there || cluster.starts_with("odd"),
                             "route to {cluster} in {content}"
@@ -153,6 +157,7 @@ impl Wilful {
                     self.clusters.remove(name);
                     self.endpoints.remove(name);
                     self.warm.remove(name);
+                    self.active.remove(name);
                     self.asked.entry(Kind::Endpoints).or_default().remove(name);
                 }
                 Kind::Listener => {
@@ -285,6 +290,30 @@ fn feed(
     Ok(())
 }
 
+/// A cluster of another content each time, one that stays or new ones each time, and an edge that leads to all of them. The edge and
+/// its table change as well.
+fn changing(round: u64, new_names: bool) -> Arc<Snapshot> {
+    let text = round.to_string();
+    let names: Vec<String> = if new_names {
+        (round.saturating_sub(2)..=round)
+            .map(|at| format!("n{at}"))
+            .collect()
+    } else {
+        vec!["n".to_owned()]
+    };
+    let new = names.iter().map(|name| (name.as_str(), "1"));
+    let clusters: Vec<(&str, &str)> = [("a", text.as_str())].into_iter().chain(new).collect();
+    let mut snapshot = (*mk_snapshot(&clusters, &text)).clone();
+    let edge = mk_resource(&format!("edge {round}"), false);
+    snapshot.listeners.insert("edge/80".into(), edge);
+    // a name that no Envoy has tells the tables apart
+    let table = format!("a,{},odd{round}", names.join(","));
+    snapshot
+        .routes
+        .insert("edge/80".into(), mk_resource(&table, false));
+    Arc::new(snapshot)
+}
+
 proptest! {
     #[test]
     fn any_envoy_ends_at_the_snapshot_and_never_routes_to_an_absent_cluster(
@@ -359,5 +388,57 @@ proptest! {
         let mut wanted = envoy.clusters.keys().filter(|name| snapshot.clusters.contains_key(*name));
         let warm = wanted.all(|name| envoy.warm.contains(name));
         prop_assert!(warm, "a cluster waits for endpoints");
+    }
+
+    /// Backends that change faster than anEvoy takes them, such as a pool whose health flips, of one tenant of a Gateway.
+    #[test]
+    fn listeners_and_routes_are_sent_in_time_however_fast_clusters_change(
+        latency in 0_u64..400,
+        period in 20_u64..600,
+        new_names in any::<bool>(),
+    ) {
+        const STEP: u64 = 20;
+        let mut ads = Ads::new(Duration::from_secs(3));
+        let mut envoy = Wilful::new();
+        // when each pair of edge and table was replaced by the next
+        let mut replaced: BTreeMap<Kind, BTreeMap<u64, u64>> = BTreeMap::new();
+        let mut snapshot = changing(0, new_names);
+        let mut answers: Vec<u64> = Vec::new();
+        let mut refused = BTreeSet::new();
+        let mut inputs = vec![Input::Snapshot(Arc::clone(&snapshot))];
+        inputs.extend(envoy.hello());
+        let mut published = 0;
+        for step in 0..400 {
+            let now = step * STEP;
+            if now / period > published {
+                published = now / period;
+                for kind in [Kind::Listener, Kind::Routes] {
+                    let version = snapshot.of(kind)["edge/80"].version;
+                    replaced.entry(kind).or_default().insert(version, now);
+                }
+                snapshot = changing(published, new_names);
+                envoy.edges = snapshot.listeners.keys().cloned().collect();
+                inputs.push(Input::Snapshot(Arc::clone(&snapshot)));
+            }
+            let due = answers.iter().take_while(|at| **at <= now).count();
+            answers.drain(..due);
+            for (response, error) in envoy.unanswered.drain(..due) {
+                inputs.push(answer(&response, error.as_deref()));
+            }
+            inputs.push(Input::Tick);
+            feed(&mut ads, &mut envoy, &mut refused, std::mem::take(&mut inputs), ms(now))?;
+            answers.resize(envoy.unanswered.len(), now + latency);
+            // clusters, hosts, listeners and tables wait for one another, and an earlier set of them may be under way
+            let limit = 12 * (latency + STEP);
+            for kind in [Kind::Listener, Kind::Routes] {
+                let held = envoy.holds(kind).get("edge/80").copied();
+                let since = match held {
+                    Some(version) => replaced.get(&kind).and_then(|of| of.get(&version)).copied(),
+                    None => Some(0),
+                };
+                let is_in_time = since.is_none_or(|since| now <= since + limit);
+                prop_assert!(is_in_time, "at {now} it has a {kind:?} that was replaced at {since:?}");
+            }
+        }
     }
 }

@@ -151,6 +151,52 @@ fn an_envoy_that_refuses_an_edge_is_ready_where_no_other_serves_it(
     assert!(!ads.is_ready(), "it has not answered yet");
 }
 
+/// When streams of Envoys with a former certificate were denied, in seconds, and when the Envoy that refuses an edge is ready.
+#[rstest]
+#[case::before_the_stream(&[0], 45)]
+#[case::once(&[20], 65)]
+#[case::again(&[20, 50], 95)]
+#[case::after_its_patience(&[31], 30)]
+#[case::all_the_time(&[0, 30, 60, 90, 120, 150, 180, 210, 240, 270, 299], 300)]
+fn an_envoy_that_refuses_an_edge_waits_for_those_that_were_denied(
+    #[case] denied: &[u64],
+    #[case] expected: u64,
+) {
+    let mut ads = mk_half(&[]);
+    let mut denied = denied.iter().map(|second| second * 1_000).peekable();
+    let mut ready = None;
+    let mut now = 3;
+    while ready.is_none() {
+        let next = denied.peek().copied().unwrap_or(u64::MAX);
+        let wake = ads.wake_at(ms(now)).map(|at| at.since(ms(0)).as_millis());
+        let wake = wake
+            .and_then(|at| u64::try_from(at).ok())
+            .expect("it wakes");
+        let input = if next <= wake {
+            denied.next();
+            now = now.max(next);
+            Input::Denied(ms(next))
+        } else {
+            now = wake;
+            Input::Tick
+        };
+        if !brief(&ads.on(input, ms(now))).is_empty() {
+            ready = Some(now);
+        }
+    }
+    assert_eq!(ready, Some(expected * 1_000));
+}
+
+/// One that was denied comes back, and serves the edge.
+#[test]
+fn an_envoy_that_comes_back_with_the_edge_keeps_others_waiting() {
+    let mut ads = mk_half(&[]);
+    ads.on(Input::Denied(ms(10_000)), ms(10_000));
+    ads.on(Input::Tick, ms(30_000));
+    ads.on(served(&["edge/443"]), ms(50_000));
+    assert_eq!(brief(&ads.on(Input::Tick, ms(3_600_000))), [] as [&str; 0]);
+}
+
 /// Two Envoys that each refuse what the other takes do not wait for each other: what counts is what ready ones serve.
 #[test]
 fn an_envoy_tells_what_it_serves_once_it_is_ready() {
