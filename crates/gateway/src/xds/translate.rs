@@ -110,8 +110,11 @@ impl Plan {
     }
 
     fn import(&mut self, model: &GatewayModel, import: &Import, options: &Options) {
-        let hops = import.hops().map(|(cluster, _)| Hop {
-            listener: names::hop(&import.key, &cluster.name),
+        let hops = import.hops().map(|(cluster, mode)| Hop {
+            listener: match mode {
+                Mode::Endpoint(_) | Mode::Local(_) => names::hop(&import.key, &cluster.name),
+                Mode::Parent(_) => names::hop_parent(&import.key, &cluster.name),
+            },
             cluster: cluster.name.clone(),
         });
         let hops = Assignment::Hops {
@@ -160,7 +163,7 @@ impl Plan {
         mode: &ParentMode,
         options: &Options,
     ) {
-        let name = names::hop(import, &cluster.name);
+        let name = names::hop_parent(import, &cluster.name);
         let parent = names::parent(import, &cluster.name);
         self.listener(listener::hop(&name, listener::Hop::Parent, options));
         let table = route::parent_hop(&name, &parent, mode, &options.cluster_name);

@@ -121,6 +121,12 @@ impl TypeState {
         self.holds(name) || sent.is_some_and(|sent| sent.resources.contains_key(name))
     }
 
+    /// Envoy is told that it is gone, and has not answered.
+    pub(super) fn is_leaving(&self, name: &str) -> bool {
+        let sent = self.in_flight.as_ref();
+        sent.is_some_and(|sent| sent.removed.iter().any(|gone| gone == name))
+    }
+
     pub(super) fn acknowledge(&mut self, name: String, version: u64) {
         if self.wildcard || self.subscribed.contains(&name) {
             self.revision += 1;

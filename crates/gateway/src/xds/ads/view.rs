@@ -111,9 +111,10 @@ impl Ads {
     /// The edges of the newest snapshot that Envoy serves, in whichever version, and those that it does not.
     fn edges(&self) -> (BTreeSet<String>, BTreeSet<String>) {
         let held = |kind: Kind| {
-            let known = self.types[kind as usize].known.iter();
+            let state = &self.types[kind as usize];
+            let known = state.known.iter();
             known
-                .filter(|(_, version)| version.is_some())
+                .filter(|(name, version)| version.is_some() && !state.is_leaving(name))
                 .map(|(name, _)| name)
         };
         let serves = |edge: &String| {
@@ -241,6 +242,9 @@ impl Ads {
         } else {
             state.subscribed.iter().collect()
         };
+        // Envoy has not said yet that these are gone, and may need them again.
+        let leaving = state.in_flight.iter().flat_map(|sent| &sent.removed);
+        let leaving: BTreeSet<&String> = leaving.collect();
         for name in candidates {
             let known = state.known.get(name);
             let is_ready = kind == Kind::Routes && name == ready::READY;
@@ -256,7 +260,7 @@ impl Ads {
                 Some(resource) => {
                     let again = kind == Kind::Endpoints && self.repush.contains(name);
                     let later = kind == Kind::Listener && self.retries.holds(name);
-                    (again || known != Some(&Some(resource.version)))
+                    (again || leaving.contains(name) || known != Some(&Some(resource.version)))
                         && !later
                         && !self
                             .quarantine
