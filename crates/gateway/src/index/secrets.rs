@@ -24,13 +24,13 @@ impl Index {
             Update::Reset(list) => {
                 let found = list.into_iter().find(|one| one.key() == *key);
                 match found {
-                    Some(found) => found.certificate,
+                    Some(found) => found.content,
                     None if !odd.contains(key) => Err(BadSecret::NotFound),
                     None if unknown => Err(BadSecret::Undecodable),
                     None => return Changes::default(),
                 }
             }
-            Update::Apply(one) if one.key() == *key => one.certificate,
+            Update::Apply(one) if one.key() == *key => one.content,
             Update::Delete(one) if one.key() == *key => Err(BadSecret::NotFound),
             Update::OddDelete(_) => Err(BadSecret::NotFound),
             // What is known stays: that it cannot be read says nothing of it.
@@ -67,9 +67,9 @@ impl Index {
             Update::Reset(_) if odd.contains(key) => Err(BadCredential::Undecodable),
             Update::Reset(list) => {
                 let found = list.into_iter().find(|one| one.key() == *key);
-                found.map_or(Err(BadCredential::NotFound), |one| one.credential)
+                found.map_or(Err(BadCredential::NotFound), |one| one.content)
             }
-            Update::Apply(one) if one.key() == *key => one.credential,
+            Update::Apply(one) if one.key() == *key => one.content,
             Update::Delete(one) if one.key() == *key => Err(BadCredential::NotFound),
             Update::OddDelete(_) => Err(BadCredential::NotFound),
             Update::Failed(failure) if unknown && failure.is_denied() => Err(BadCredential::Denied),

@@ -411,7 +411,7 @@ fn certificate_follows_its_secret() {
     let first = mk("cert", "a.b");
     assert!(feed(&mut index, Update::Apply(first.clone())));
     assert!(!feed(&mut index, Update::Apply(first.clone())));
-    assert_eq!(index.world.certificates[&cert], first.certificate);
+    assert_eq!(index.world.certificates[&cert], first.content);
     assert!(feed(&mut index, Update::Apply(mk("cert", "c.b"))));
     assert_eq!(bad(&index), None);
     // what is known stays

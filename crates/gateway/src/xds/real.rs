@@ -1,6 +1,7 @@
 //! The real Envoy at our ADS server, with scripted EPPs and pods on loopback addresses: only this
 //! shows that the resources do what they shall.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -50,15 +51,20 @@ async fn pool_goes_where_its_epp_says() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn endpoint_that_refuses_is_passed_over_for_the_next_of_the_list() {
-    let mut bed = Bed::start(|_| {}).await;
-    let gone = std::net::Ipv4Addr::new(127, 0, 0, 15);
+/// A pod of the pool that refuses connections, and an endpoint picker whose list has it before [`POD_B`].
+async fn pick_refusing_pod_first(bed: &mut Bed) -> Epp {
+    let gone = Ipv4Addr::new(127, 0, 0, 15);
     let pods = bed.endpoints.pods.get_mut(&key("llm")).unwrap();
     pods.insert("gone".to_owned(), gone.into());
     bed.publish();
     let list = format!("{gone}:{0},{POD_B}:{0}", bed.pods);
-    let epp = bed.epp(EPP, Behaviour::Pick(list)).await;
+    bed.epp(EPP, Behaviour::Pick(list)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoint_that_refuses_is_passed_over_for_the_next_of_the_list() {
+    let mut bed = Bed::start(|_| {}).await;
+    let epp = pick_refusing_pod_first(&mut bed).await;
     bed.until("/pool", 200).await;
     let answer = bed.post("/pool", 1000).await;
     assert_eq!(answer.body, format!("{POD_B} 1000"), "{}", answer.head);
