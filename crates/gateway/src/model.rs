@@ -18,6 +18,7 @@ use crate::world::{Certificate, Key, RouteFilter, RouteMatch, World};
 mod attach;
 mod backends;
 mod build;
+mod built;
 pub(crate) mod certificates;
 mod gateways;
 mod order;
@@ -32,7 +33,9 @@ mod vhosts;
 pub(crate) mod tests;
 
 pub(crate) use backends::{is_h2c, wants_tls};
-pub(crate) use build::build;
+#[cfg(test)]
+pub(crate) use built::build;
+pub(crate) use built::{Built, Delta, StatusDelta};
 pub(crate) use crd::Hostname;
 pub(crate) use order::{literal_start, prefix_of};
 pub(crate) use rules::parse_duration;
@@ -379,7 +382,7 @@ impl GatewayModel {
             .flat_map(|port| &port.chains)
             .flat_map(|chain| &chain.vhosts)
             .flat_map(|vhost| &vhost.rules)
-            .filter(move |rule| seen.insert(rule.id.clone()))
+            .filter(move |rule| seen.insert(&rule.id))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{ClassStatus, GatewayStatus, ParentStatus, WantedStatus};
+use crate::model::{ClassStatus, GatewayStatus, ParentStatus, StatusDelta, WantedStatus};
 use crate::select::Selection;
 use crate::world::Key;
 
@@ -66,6 +66,69 @@ pub(crate) fn wanted<'a>(
         (Target::Import(key.clone()), parents)
     });
     classes.chain(gateways).chain(parents).chain(imports)
+}
+
+/// What the status of the object shall say; none of what we do not report on.
+pub(crate) fn wanted_of(
+    target: &Target,
+    status: &WantedStatus,
+    selection: &Selection,
+) -> Option<Wanted> {
+    let parents = |list: &BTreeMap<Key, Vec<ParentStatus>>, key: &Key| {
+        let parents = list.get(key)?;
+        Some(Wanted::Parents(parents.clone()))
+    };
+    match target {
+        Target::Class(key) => {
+            let class = status.classes.get(&key.name)?;
+            Some(Wanted::Class(class.clone()))
+        }
+        Target::Gateway(key) => {
+            let gateway = status.gateways.get(key)?;
+            Some(Wanted::Gateway(gateway.clone()))
+        }
+        Target::Route(key) => parents(&status.routes, key),
+        Target::Pool(key) => parents(&status.pools, key),
+        Target::Policy(key) => parents(&status.policies, key),
+        Target::Import(key) => {
+            let import = status.imports.get(key)?;
+            Some(Wanted::Parents(import.parents(selection)))
+        }
+    }
+}
+
+/// Whether we report on the object.
+pub(crate) fn is_wanted(target: &Target, status: &WantedStatus) -> bool {
+    match target {
+        Target::Class(key) => status.classes.contains_key(&key.name),
+        Target::Gateway(key) => status.gateways.contains_key(key),
+        Target::Route(key) => status.routes.contains_key(key),
+        Target::Pool(key) => status.pools.contains_key(key),
+        Target::Policy(key) => status.policies.contains_key(key),
+        Target::Import(key) => status.imports.contains_key(key),
+    }
+}
+
+/// The objects whose status shall say something else than before, where not all are.
+pub(crate) fn targets(delta: &StatusDelta) -> impl Iterator<Item = Target> {
+    let StatusDelta {
+        all: _,
+        gateways,
+        routes,
+        pools,
+        imports,
+        policies,
+    } = delta;
+    let gateways = gateways.iter().cloned().map(Target::Gateway);
+    let routes = routes.iter().cloned().map(Target::Route);
+    let pools = pools.iter().cloned().map(Target::Pool);
+    let imports = imports.iter().cloned().map(Target::Import);
+    let policies = policies.iter().cloned().map(Target::Policy);
+    gateways
+        .chain(routes)
+        .chain(pools)
+        .chain(imports)
+        .chain(policies)
 }
 
 // === impl Target ===

@@ -1,7 +1,7 @@
 //! The routing model as Envoy resources (pure), and the server that keeps Envoys at them.
 //!
 //! ```text
-//! GatewayModel ── translate ──► Plan ── assign(Endpoints, Selection) ──► Snapshot ──► ads (one state machine per Envoy)
+//! GatewayModel ── translate ──► Plan ── assignments(Endpoints, Selection) ──► Snapshot ──► ads (one state machine per Envoy)
 //! ```
 
 use std::collections::BTreeMap;
@@ -25,6 +25,7 @@ pub(crate) mod proto;
 mod redirect;
 mod route;
 mod secret;
+mod served;
 mod translate;
 
 #[cfg(test)]
@@ -32,8 +33,11 @@ mod real;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use endpoints::{Assignment, assign};
+pub(crate) use endpoints::Assignment;
+#[cfg(test)]
+pub(crate) use endpoints::assign;
 pub(crate) use secret::secret;
+pub(crate) use served::{Reads, Served};
 pub(crate) use translate::{Plan, translate};
 
 /// What of Envoy's configuration does not come from the cluster's objects.

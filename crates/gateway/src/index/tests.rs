@@ -8,6 +8,7 @@ use watch::OddObject;
 
 use super::*;
 use crate::world::{BadSecret, secrets};
+use crate::xds::Reads;
 
 fn mk_pod(name: &str, last: u8) -> Pod {
     let pod = json!({
@@ -65,7 +66,8 @@ fn object_that_no_longer_decodes_outlives_the_next_list() {
     );
     pods(&mut index, odd("a"));
     // The list has it, but it does not decode.
-    assert!(pods(&mut index, Update::Reset(Vec::new())).endpoints);
+    let changes = pods(&mut index, Update::Reset(Vec::new()));
+    assert_eq!(changes.endpoints, [Reads::Pool(pool())].into());
     assert_eq!(ips(&index), [ip(1)]);
     // The next list has it no more.
     pods(&mut index, Update::Reset(Vec::new()));
@@ -84,9 +86,10 @@ fn routes_and_their_status_outlive_a_list_too() {
     on(&mut index, Event::Routes(Update::Reset(vec![route])));
     let key = Key::new("ns", "r");
     assert_eq!(index.world.routes[&key].rules[0].problem, None);
-    assert!(on(&mut index, Event::Routes(odd("r"))).world);
+    let changes = on(&mut index, Event::Routes(odd("r")));
+    assert_eq!(changes.world.routes, [key.clone()].into());
     let changes = on(&mut index, Event::Routes(Update::Reset(Vec::new())));
-    assert!(!changes.world);
+    assert!(changes.world.is_empty());
     // Nobody knows what it says now, so nothing is served by it.
     let rules = &index.world.routes[&key].rules;
     assert!(rules[0].problem.is_some(), "{rules:?}");
@@ -164,7 +167,7 @@ fn config_map_that_is_not_there_is_known_only_once_listed() {
     on(&mut index, Event::Classes(Update::Reset(Vec::new())));
     assert_eq!(index.world.parameters.get(&key), None);
     let list = Event::ConfigMap(key.clone(), Update::Reset(Vec::new()));
-    assert!(on(&mut index, list).world);
+    assert!(on(&mut index, list).world.all);
     assert_eq!(index.world.parameters.get(&key), Some(&None));
 }
 
@@ -224,7 +227,7 @@ fn deleting_the_crd_of_imports_and_its_return_change_nothing() {
     assert!(index.world.kept.is_empty());
 
     on(&mut index, Event::Confirmed(IMPORT, false));
-    assert!(on(&mut index, delete()).world, "the condition says so");
+    assert!(on(&mut index, delete()).world.all, "the condition says so");
     assert_eq!(index.world.kept, BTreeSet::from([(IMPORT, pool())]));
     on(&mut index, Event::Imports(missing_kind()));
     on(&mut index, list(&[]));
@@ -254,7 +257,7 @@ fn an_import_whose_crd_stays_away_goes_after_ten_minutes() {
     on(&mut index, Event::Imports(list));
     on(&mut index, Event::Imports(missing_kind()));
     assert!(!index.expire(Moment::from_millis(599_999)).any());
-    assert!(index.expire(Moment::from_millis(600_000)).world);
+    assert!(index.expire(Moment::from_millis(600_000)).world.all);
     assert!(index.world.imports.is_empty() && index.world.kept.is_empty());
 }
 
@@ -315,13 +318,15 @@ fn a_pool_whose_selector_is_refused_holds_nothing_back() {
     index.forget(&Source::Pods(pool()));
     assert!(!index.listed.contains(&Source::Pods(pool())));
     let changes = pods(&mut index, refused("unable to parse"));
-    assert!(changes.world);
+    assert_eq!(changes.world.pools, [pool()].into());
     assert!(index.listed.contains(&Source::Pods(pool())));
     assert_eq!(ips(&index), Vec::<IpAddr>::new());
     assert!(index.world.bad_selectors[&pool()].contains("unable to parse"));
-    assert!(!pods(&mut index, refused("unable to parse")).world);
+    let changes = pods(&mut index, refused("unable to parse"));
+    assert!(changes.world.is_empty());
     // mended
-    assert!(pods(&mut index, Update::Reset(vec![mk_pod("a", 1)])).world);
+    let changes = pods(&mut index, Update::Reset(vec![mk_pod("a", 1)]));
+    assert_eq!(changes.world.pools, [pool()].into());
     assert_eq!(ips(&index), [ip(1)]);
     assert!(index.world.bad_selectors.is_empty());
 
@@ -351,8 +356,13 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
             Event::ServiceCidrs(Update::Reset(vec![services]))
         )
         .world
+        .all
     );
-    assert!(on(&mut index, Event::Nodes(Update::Reset(vec![node.clone()]))).world);
+    assert!(
+        on(&mut index, Event::Nodes(Update::Reset(vec![node.clone()])))
+            .world
+            .all
+    );
     assert_eq!(
         networks(&index),
         [
@@ -363,7 +373,7 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
         ]
     );
     // A heartbeat changes nothing.
-    assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world);
+    assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world.all);
 
     // Load balancers and API servers may be elsewhere. What makers of Services choose denies nobody anything.
     let balanced = json!({"metadata": {"namespace": "ns", "name": "web"}, "spec": {"type": "LoadBalancer", "externalIPs": ["203.0.113.1"]},
@@ -373,8 +383,16 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
         "addressType": "IPv4", "endpoints": [{"addresses": ["198.51.100.9"]}], "ports": [{"name": "https", "port": 6443}]});
     let slice: EndpointSlice = serde_json::from_value(slice).unwrap();
     let before = networks(&index);
-    assert!(on(&mut index, Event::Services(Update::Apply(balanced.clone()))).world);
-    assert!(on(&mut index, Event::Slices(Update::Apply(slice.clone()))).world);
+    assert!(
+        on(&mut index, Event::Services(Update::Apply(balanced.clone())))
+            .world
+            .all
+    );
+    assert!(
+        on(&mut index, Event::Slices(Update::Apply(slice.clone())))
+            .world
+            .all
+    );
     let news: Vec<String> = networks(&index)
         .into_iter()
         .filter(|one| !before.contains(one))
@@ -403,7 +421,7 @@ fn certificate_follows_its_secret() {
         secrets::mk_secret(name, "kubernetes.io/tls", &chain, &key)
     };
     let mut index = Index::default();
-    let feed = |index: &mut Index, update| on(index, Event::Secret(cert.clone(), update)).world;
+    let feed = |index: &mut Index, update| on(index, Event::Secret(cert.clone(), update)).world.all;
     let bad = |index: &Index| index.world.certificates[&cert].clone().err();
     assert!(feed(&mut index, Update::Reset(vec![mk("other", "a.b")])));
     assert_eq!(bad(&index), Some(BadSecret::NotFound));
