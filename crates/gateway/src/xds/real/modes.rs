@@ -1,12 +1,9 @@
 //! An exporting cluster that changes its mode while requests are sent.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::fixture::key;
 
@@ -21,6 +18,9 @@ const CLIENTS: usize = 4;
 
 /// A change is complete for a client that got so many answers in a row of the new mode.
 const IN_A_ROW: usize = 5;
+
+/// Envoy's counter of requests to the import that it has tried again.
+const RETRIES: &str = r#"envoy_cluster_upstream_rq_retry{envoy_cluster_name="import/ns/llm"} "#;
 
 /// An edge tries a request again that a hop could not serve, which would hide most losses: none may need it.
 #[tokio::test(flavor = "multi_thread")]
@@ -72,19 +72,6 @@ fn has_cluster(bed: &Bed, name: &str) -> bool {
 
 /// How many requests to the import Envoy has tried again.
 async fn second_attempts(bed: &Bed) -> u64 {
-    const COUNTER: &str = r#"envoy_cluster_upstream_rq_retry{envoy_cluster_name="import/ns/llm"} "#;
-    let exchange = async {
-        let pages = (Ipv4Addr::LOCALHOST, bed.envoy.ready);
-        let mut stream = TcpStream::connect(pages).await.unwrap();
-        let request = b"GET /stats/prometheus?filter=upstream_rq_retry HTTP/1.1\r\nhost: any\r\nconnection: close\r\n\r\n";
-        stream.write_all(request).await.unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).await.unwrap();
-        page
-    };
-    let page = timeout(Duration::from_secs(5), exchange).await;
-    let page = page.expect("statistics in time");
-    let mut counters = page.lines().filter_map(|line| line.strip_prefix(COUNTER));
-    let count = counters.next().and_then(|count| count.trim().parse().ok());
-    count.unwrap_or_else(|| panic!("no counter in {page}"))
+    let count = bed.envoy.statistic(RETRIES).await;
+    count.expect("Envoy counts second attempts")
 }

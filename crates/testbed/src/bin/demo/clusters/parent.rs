@@ -94,7 +94,8 @@ async fn change(demo: &Demo<'_>, load: &Load<'_>) -> Result<()> {
         then.through,
         then.of(EAST)
     );
-    then.all_answered("after the change of mode")?;
+    load.tally(asked..)
+        .all_answered("during the change of mode and after it")?;
     ensure!(then.through > 0, "no answer came through east's Gateway");
     Ok(())
 }
@@ -122,10 +123,8 @@ async fn change_back(demo: &Demo<'_>, load: &Load<'_>) -> Result<()> {
         },
     )
     .await?;
-    println!(
-        "  and back in {}: {}",
-        short(asked.elapsed()),
-        load.tally(asked..)
-    );
+    let tally = load.tally(asked..);
+    println!("  and back in {}: {tally}", short(asked.elapsed()));
+    tally.all_answered("during the change back")?;
     Ok(())
 }
