@@ -389,8 +389,13 @@ proptest! {
         let warm = wanted.all(|name| envoy.warm.contains(name));
         prop_assert!(warm, "a cluster waits for endpoints");
     }
+}
 
-    /// Backends that change faster than anEvoy takes them, such as a pool whose health flips, of one tenant of a Gateway.
+proptest! {
+    // each case is a simulation of 8 s
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Backends that change faster than an Envoy takes them, such as a pool whose health flips, of one tenant of a Gateway.
     #[test]
     fn listeners_and_routes_are_sent_in_time_however_fast_clusters_change(
         latency in 0_u64..400,
