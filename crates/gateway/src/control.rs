@@ -20,7 +20,7 @@ use crate::infra::problems::{Problems, Reports};
 use crate::infra::{Change, InfraSettings, Part, is_applied, make_parts, parameters, unwanted};
 use crate::metrics::ModelMetrics;
 use crate::model::{
-    GatewayModel, Import, Pool, Settings, WantedStatus, build, certificates, policies,
+    GatewayModel, Import, Pool, Settings, WantedStatus, backend_tls, build, certificates, policies,
 };
 use crate::observe::Observers;
 use crate::queue::Queue;
@@ -382,6 +382,7 @@ fn decide(
     before: &Decided,
 ) -> (Vec<GatewayModel>, WantedStatus) {
     let (mut models, mut wanted) = build(world, settings);
+    keep_drain(world, &mut models, &before.models);
     let is_unknown = |key: &Key| {
         let gateway = world.gateways.get(key);
         gateway.is_some_and(|gateway| {
@@ -411,6 +412,21 @@ fn decide(
     (models, wanted)
 }
 
+/// Parameters that cannot be read change nothing: listeners keep what was last readable.
+fn keep_drain(world: &World, models: &mut [GatewayModel], before: &[GatewayModel]) {
+    for model in models {
+        let gateway = world.gateways.get(&model.key);
+        if gateway.is_none_or(|gateway| parameters::of_gateway(world, gateway).is_ok()) {
+            continue;
+        }
+        let known = before.iter().find(|one| one.key == model.key);
+        let known = known.and_then(|one| one.ports.values().next());
+        if let Some(drain) = known.map(|port| port.drain) {
+            model.ports.values_mut().for_each(|port| port.drain = drain);
+        }
+    }
+}
+
 /// Pods of every pool, and the `ConfigMap`s and Secrets that are named.
 fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     let pools = world.pools.iter().map(|(key, pool)| {
@@ -423,6 +439,7 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     });
     let maps = parameters::wanted_maps(world, controller)
         .into_iter()
+        .chain(backend_tls::named_maps(world))
         .map(|key| (Source::ConfigMap(key), String::new()));
     let secrets = certificates::wanted(world, controller)
         .into_iter()
@@ -473,6 +490,32 @@ mod tests {
             .parameters
             .insert(key("own"), Some(parameters::parse("replicas: 1")));
         assert_eq!(decided(&world, &listed).models, before.models);
+    }
+
+    /// Another drain time is another listener, which ends connections.
+    #[test]
+    fn parameters_that_cannot_be_read_change_no_listener() {
+        let mut world = mk_world();
+        let gateway = world.gateways.get_mut(&key("gw")).unwrap();
+        gateway.parameters = Some(mk_own_parameters());
+        let set = |world: &mut World, text: Option<&str>| {
+            let parsed = text.map(parameters::parse);
+            world.parameters.insert(key("own"), parsed);
+        };
+        set(&mut world, Some("drainSeconds: 8"));
+        let mut now = decided(&world, &Decided::default());
+        let before = now.models.clone();
+        assert_eq!(before[0].ports[&80].drain, Duration::from_secs(8));
+        for text in [Some("drainSecond: 9"), Some("drainSeconds: 4000"), None] {
+            set(&mut world, text);
+            now = decided(&world, &now);
+            assert_eq!(now.models, before, "{text:?}");
+            let accepted = &now.wanted.gateways[&key("gw")].conditions[0];
+            assert_eq!(accepted.reason, "InvalidParameters");
+        }
+        set(&mut world, Some("drainSeconds: 9"));
+        let drain = decided(&world, &now).models[0].ports[&80].drain;
+        assert_eq!(drain, Duration::from_secs(9));
     }
 
     #[test]

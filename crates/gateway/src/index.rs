@@ -19,7 +19,8 @@ use watch::{OddObject, Update};
 use crate::infra::{Part, parameters};
 use crate::status::Target;
 use crate::world::{
-    Endpoints, Key, ListedCredential, ListedSecret, World, project, selection_policy,
+    BadBundle, Bundle, Endpoints, Key, ListedCredential, ListedSecret, World, backend_tls_policy,
+    project, selection_policy,
 };
 
 mod evidence;
@@ -46,6 +47,7 @@ pub(crate) enum Event {
     Imports(Update<crd::InferencePoolImport>),
     Grants(Update<crd::reference_grant::ReferenceGrant>),
     Policies(Update<crd::selection_policy::ClusterSelectionPolicy>),
+    TlsPolicies(Update<crd::backend_tls_policy::BackendTlsPolicy>),
     Services(Update<Service>),
     Slices(Update<EndpointSlice>),
     Namespaces(Update<PartialObjectMeta<Namespace>>),
@@ -119,7 +121,7 @@ pub(crate) struct Index {
 }
 
 /// Every kind with one watch for the whole cluster that serving waits for.
-pub(crate) const KINDS: [&str; 14] = [
+pub(crate) const KINDS: [&str; 15] = [
     "GatewayClass",
     "Gateway",
     "HTTPRoute",
@@ -127,6 +129,7 @@ pub(crate) const KINDS: [&str; 14] = [
     "InferencePoolImport",
     "ReferenceGrant",
     POLICY,
+    TLS_POLICY,
     "Service",
     "EndpointSlice",
     "Namespace",
@@ -144,6 +147,9 @@ const NODE: &str = "Node";
 
 /// An older role does not allow to list it, and imports are used without.
 const POLICY: &str = crd::selection_policy::KIND;
+
+/// The same.
+const TLS_POLICY: &str = "BackendTLSPolicy";
 
 /// A Gateway works without one, and a role of before does not let us list them.
 const BUDGETS: Source = Source::Kind("PodDisruptionBudget");
@@ -322,6 +328,18 @@ impl Index {
                     ..Changes::world(changed)
                 }
             }
+            Event::TlsPolicies(update) => {
+                let target = Target::TlsPolicy;
+                let live = self.status(target, &update, odd, |o| &o.metadata, |o| &o.status);
+                self.note_validation(&update);
+                let kept = &mut self.world.tls_policies;
+                let changed = keep(kept, update, odd, |o| &o.metadata, backend_tls_policy);
+                self.forget_validations();
+                Changes {
+                    live,
+                    ..Changes::world(changed)
+                }
+            }
             Event::Services(update) => self.services(update, odd),
             Event::Slices(update) => self.slices(update, odd),
             Event::Namespaces(update) => self.namespaces(update, odd),
@@ -412,6 +430,7 @@ impl Index {
             }
             Source::ConfigMap(key) => {
                 self.world.parameters.remove(key);
+                self.world.authorities.remove(key);
             }
             Source::Secret(key) => {
                 self.world.certificates.remove(key);
@@ -531,16 +550,22 @@ impl Index {
             let text = map.data.as_ref()?.get(parameters::FILE)?;
             Some(parameters::parse(text))
         };
-        let now = match update {
+        let map = match update {
             Update::Reset(_) if odd.contains(key) => return Changes::default(),
-            Update::Reset(list) => list.iter().find_map(text),
-            Update::Apply(map) => text(&map),
+            Update::Reset(list) => list
+                .into_iter()
+                .find(|map| project::key(&map.metadata) == *key),
+            Update::Apply(map) => Some(map),
             Update::Delete(_) | Update::OddDelete(_) => None,
             Update::Failed(failure) if failure.is_bad_request() => None,
             Update::Odd(_) | Update::Failed(_) => return Changes::default(),
         };
+        let bundle = map.as_ref().map_or(Err(BadBundle::NotFound), Bundle::read);
+        let now = map.as_ref().and_then(text);
         let before = self.world.parameters.insert(key.clone(), now.clone());
-        Changes::world(before != Some(now))
+        let trusted = self.world.authorities.insert(key.clone(), bundle.clone());
+        self.forget_validations();
+        Changes::world(before != Some(now) || trusted != Some(bundle))
     }
 
     /// What a route says now is not known, and may forbid what it allowed before. Returns whether that changed anything.
@@ -605,6 +630,7 @@ fn deletion(kind: &str, key: Key) -> Option<Event> {
         IMPORT => Event::Imports(Update::OddDelete(gone)),
         "ReferenceGrant" => Event::Grants(Update::OddDelete(gone)),
         POLICY => Event::Policies(Update::OddDelete(gone)),
+        TLS_POLICY => Event::TlsPolicies(Update::OddDelete(gone)),
         _ => return None,
     })
 }

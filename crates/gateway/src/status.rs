@@ -23,6 +23,7 @@ pub(crate) enum Target {
     Pool(Key),
     Import(Key),
     Policy(Key),
+    TlsPolicy(Key),
 }
 
 /// What the status of one object shall say.
@@ -52,10 +53,11 @@ pub(crate) fn wanted<'a>(
             Wanted::Gateway(gateway.clone()),
         )
     });
-    let lists: [Parents<'_>; 3] = [
+    let lists: [Parents<'_>; 4] = [
         (&status.routes, Target::Route),
         (&status.pools, Target::Pool),
         (&status.policies, Target::Policy),
+        (&status.tls_policies, Target::TlsPolicy),
     ];
     let parents = lists.into_iter().flat_map(|(list, target)| {
         list.iter()
@@ -78,7 +80,8 @@ impl Target {
             | Self::Route(key)
             | Self::Pool(key)
             | Self::Import(key)
-            | Self::Policy(key) => key,
+            | Self::Policy(key)
+            | Self::TlsPolicy(key) => key,
         }
     }
 
@@ -97,6 +100,7 @@ impl Target {
                 selection_policy::VERSION,
                 selection_policy::KIND,
             ),
+            Self::TlsPolicy(_) => (GATEWAY_GROUP, "v1", "BackendTLSPolicy"),
         }
     }
 }

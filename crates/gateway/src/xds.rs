@@ -26,6 +26,7 @@ mod redirect;
 mod route;
 mod secret;
 mod translate;
+mod upstream_tls;
 
 #[cfg(test)]
 mod real;
@@ -33,7 +34,7 @@ mod real;
 pub(crate) mod tests;
 
 pub(crate) use endpoints::{Assignment, assign};
-pub(crate) use secret::secret;
+pub(crate) use secret::{authorities, secret};
 pub(crate) use translate::{Plan, translate};
 
 /// What of Envoy's configuration does not come from the cluster's objects.
@@ -58,7 +59,7 @@ pub(crate) struct Options {
 pub(crate) enum Kind {
     Cluster,
     Endpoints,
-    /// Certificates with their keys.
+    /// Certificates with their keys, and those of authorities.
     Secret,
     Listener,
     Routes,
@@ -166,8 +167,12 @@ impl Snapshot {
 
     /// The same for an Envoy that may not have private keys.
     pub(crate) fn without_secrets(&self) -> Self {
+        let public = self.secrets.iter();
+        let public = public.filter(|(name, _)| names::is_authorities(name));
         Self {
-            secrets: BTreeMap::new(),
+            secrets: public
+                .map(|(name, resource)| (name.clone(), Arc::clone(resource)))
+                .collect(),
             ..self.clone()
         }
     }

@@ -10,13 +10,14 @@ use crate::world::{HttpRoute, Key, World};
 use crate::xds::{Kind, names};
 
 use super::attach::{Attachment, Host, attach};
+use super::backend_tls::TlsUsers;
 use super::gateways::{OurGateway, ours};
 use super::refs::picker;
 use super::rules::{Rules, make_rules};
 use super::vhosts::{PortListener, make_chains};
 use super::{
     Backend, Cond, GatewayModel, Import, ImportStatus, ParentStatus, PortModel, Rule, Settings,
-    Truth, WantedStatus, backends, certificates, gateways, policies, status,
+    TlsPolicies, Truth, WantedStatus, backends, certificates, gateways, policies, status,
 };
 
 /// Per listener of a Gateway: the rules attached, by host.
@@ -35,12 +36,14 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
         ..WantedStatus::default()
     };
     let policies = policies::of_imports(world);
+    let tls = TlsPolicies::new(world);
+    let mut tls_users = TlsUsers::new();
     for (key, route) in &world.routes {
         let attachments = attach(world, &gateways, route);
         let rules = if attachments.is_empty() {
             Rules::default()
         } else {
-            make_rules(world, route)
+            make_rules(world, &tls, route)
         };
         let parents = attachments
             .iter()
@@ -52,6 +55,9 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
             if let Ok(listeners) = &one.listeners
                 && let Some(gateway) = gateways.get_mut(&one.gateway)
             {
+                for backend in used(&rules, &policies) {
+                    tls.note(&mut tls_users, &backend, &one.gateway);
+                }
                 let target = attached.entry(one.gateway.clone()).or_default();
                 for (index, hosts) in listeners {
                     gateway.listeners[*index].attached.insert(key.clone());
@@ -64,7 +70,7 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
         .keys()
         .filter_map(|key| {
             let (object, policy) = (world.imports.get(key)?, policies.get(key));
-            let import = backends::make_import(world, settings, key, object, policy);
+            let import = backends::make_import(&tls, settings, key, object, policy);
             Some((key.clone(), Arc::new(import)))
         })
         .collect();
@@ -72,16 +78,17 @@ pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, W
         .iter()
         .map(|(key, gateway)| {
             let attached = attached.remove(key).unwrap_or_default();
-            make_model(world, settings, &made, gateway, attached)
+            make_model(&tls, settings, &made, gateway, attached)
         })
         .collect();
     for (key, gateway) in &gateways {
         let status = gateways::status::of(world, gateway);
         wanted.gateways.insert(key.clone(), status);
     }
-    wanted.pools = pool_status(world, &pools);
+    wanted.pools = pool_status(&tls, settings, &pools);
     wanted.imports = import_status(world, made, imports);
     wanted.policies = policies::status(world);
+    wanted.tls_policies = tls.status(&tls_users);
     (models, wanted)
 }
 
@@ -133,7 +140,7 @@ fn note_users(
 }
 
 fn make_model(
-    world: &World,
+    tls: &TlsPolicies<'_>,
     settings: &Settings,
     imports: &BTreeMap<Key, Arc<Import>>,
     gateway: &OurGateway<'_>,
@@ -172,14 +179,14 @@ fn make_model(
         );
     }
     let chains = model.ports.values().flat_map(|port| &port.chains);
-    model.certificates = certificates::of_chains(world, chains);
+    model.certificates = certificates::of_chains(tls.world(), chains);
     let named: BTreeSet<Backend> = model
         .rules()
         .flat_map(|rule| rule.action.backends())
         .map(|weighted| weighted.backend.clone())
         .collect();
     for backend in &named {
-        backends::include(&mut model, world, settings, imports, backend);
+        backends::include(&mut model, tls, settings, imports, backend);
     }
     model
 }
@@ -259,7 +266,12 @@ fn rejected(
         .map(|one| format!("{}: {}", one.name, one.message))
 }
 
-fn pool_status(world: &World, users: &Users) -> BTreeMap<Key, Vec<ParentStatus>> {
+fn pool_status(
+    tls: &TlsPolicies<'_>,
+    settings: &Settings,
+    users: &Users,
+) -> BTreeMap<Key, Vec<ParentStatus>> {
+    let world = tls.world();
     let status = world.pools.iter().map(|(key, pool)| {
         let generation = pool.generation;
         let bad_selector = world.bad_selectors.get(key);
@@ -279,7 +291,16 @@ fn pool_status(world: &World, users: &Users) -> BTreeMap<Key, Vec<ParentStatus>>
                 bad.to_string(),
                 generation,
             ),
-            Some(Ok(_)) | None => Cond::yes(RESOLVED_REFS, generation),
+            Some(Ok((service, _, port))) => {
+                match backends::epp_security(tls, settings, &service, port) {
+                    Ok(_) => Cond::yes(RESOLVED_REFS, generation),
+                    Err(why) => {
+                        let message = format!("the endpoint picker is not connected to: {why}");
+                        Cond::no(RESOLVED_REFS, "InvalidExtensionRef", message, generation)
+                    }
+                }
+            }
+            None => Cond::yes(RESOLVED_REFS, generation),
         };
         let parents = users.get(key).into_iter().flatten();
         let parents = parents.map(|(gateway, route_accepted)| {
