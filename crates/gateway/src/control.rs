@@ -19,7 +19,9 @@ use crate::infra::credentials::Credentials;
 use crate::infra::problems::{Problems, Reports};
 use crate::infra::{Change, InfraSettings, Part, is_applied, make_parts, parameters, unwanted};
 use crate::metrics::ModelMetrics;
-use crate::model::{Built, Delta, Import, Pool, Settings, StatusDelta, certificates, policies};
+use crate::model::{
+    Built, Delta, Import, Pool, Settings, StatusDelta, backend_tls, certificates, policies,
+};
 use crate::observe::Observers;
 use crate::queue::Queue;
 use crate::select::inputs::{self, Surroundings};
@@ -478,6 +480,7 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     });
     let maps = parameters::wanted_maps(world, controller)
         .into_iter()
+        .chain(backend_tls::named_maps(world))
         .map(|key| (Source::ConfigMap(key), String::new()));
     let secrets = certificates::wanted(world, controller)
         .into_iter()

@@ -19,7 +19,8 @@ use watch::{OddObject, Update};
 use crate::infra::{Part, parameters};
 use crate::status::Target;
 use crate::world::{
-    Endpoints, Key, ListedCredential, ListedSecret, Touched, World, project, selection_policy,
+    BadBundle, Bundle, Endpoints, Key, ListedCredential, ListedSecret, Touched, World,
+    backend_tls_policy, project, selection_policy,
 };
 use crate::xds::Reads;
 
@@ -49,6 +50,7 @@ pub(crate) enum Event {
     Imports(Update<crd::InferencePoolImport>),
     Grants(Update<crd::reference_grant::ReferenceGrant>),
     Policies(Update<crd::selection_policy::ClusterSelectionPolicy>),
+    TlsPolicies(Update<crd::backend_tls_policy::BackendTlsPolicy>),
     Services(Update<Service>),
     Slices(Update<EndpointSlice>),
     Namespaces(Update<PartialObjectMeta<Namespace>>),
@@ -105,7 +107,7 @@ pub(crate) struct Index {
 }
 
 /// Every kind with one watch for the whole cluster that serving waits for.
-pub(crate) const KINDS: [&str; 14] = [
+pub(crate) const KINDS: [&str; 15] = [
     "GatewayClass",
     "Gateway",
     "HTTPRoute",
@@ -113,6 +115,7 @@ pub(crate) const KINDS: [&str; 14] = [
     "InferencePoolImport",
     "ReferenceGrant",
     POLICY,
+    TLS_POLICY,
     "Service",
     "EndpointSlice",
     "Namespace",
@@ -130,6 +133,9 @@ const NODE: &str = "Node";
 
 /// An older role does not allow to list it, and imports are used without.
 const POLICY: &str = crd::selection_policy::KIND;
+
+/// The same.
+const TLS_POLICY: &str = "BackendTLSPolicy";
 
 /// A Gateway works without one, and a role of before does not let us list them.
 const BUDGETS: Source = Source::Kind("PodDisruptionBudget");
@@ -274,6 +280,18 @@ impl Index {
                     ..Changes::world(!changed.is_empty())
                 }
             }
+            Event::TlsPolicies(update) => {
+                let target = Target::TlsPolicy;
+                let live = self.status(target, &update, odd, |o| &o.metadata, |o| &o.status);
+                self.note_validation(&update);
+                let kept = &mut self.world.tls_policies;
+                let changed = keep(kept, update, odd, |o| &o.metadata, backend_tls_policy);
+                self.forget_validations();
+                Changes {
+                    live,
+                    ..Changes::world(!changed.is_empty())
+                }
+            }
             Event::Services(update) => self.services(update, odd),
             Event::Slices(update) => self.slices(update, odd),
             Event::Namespaces(update) => self.namespaces(update, odd),
@@ -364,6 +382,7 @@ impl Index {
             }
             Source::ConfigMap(key) => {
                 self.world.parameters.remove(key);
+                self.world.authorities.remove(key);
             }
             Source::Secret(key) => {
                 self.world.certificates.remove(key);
@@ -504,19 +523,25 @@ impl Index {
             let text = map.data.as_ref()?.get(parameters::FILE)?;
             Some(parameters::parse(text))
         };
-        let now = match update {
+        let map = match update {
             Update::Reset(_) if odd.contains(key) => return Changes::default(),
-            Update::Reset(list) => list.iter().find_map(text),
-            Update::Apply(map) => text(&map),
+            Update::Reset(list) => list
+                .into_iter()
+                .find(|map| project::key(&map.metadata) == *key),
+            Update::Apply(map) => Some(map),
             Update::Delete(_) | Update::OddDelete(_) => None,
             Update::Failed(failure) if failure.is_bad_request() => None,
             Update::Odd(_) | Update::Failed(_) => return Changes::default(),
         };
+        let bundle = map.as_ref().map_or(Err(BadBundle::NotFound), Bundle::read);
+        let now = map.as_ref().and_then(text);
         let before = self.world.parameters.insert(key.clone(), now.clone());
         let changed = before != Some(now);
+        let trusted = self.world.authorities.insert(key.clone(), bundle.clone());
+        self.forget_validations();
         Changes {
             parts: changed,
-            ..Changes::world(changed)
+            ..Changes::world(changed || trusted != Some(bundle))
         }
     }
 
@@ -588,6 +613,7 @@ fn deletion(kind: &str, key: Key) -> Option<Event> {
         IMPORT => Event::Imports(Update::OddDelete(gone)),
         "ReferenceGrant" => Event::Grants(Update::OddDelete(gone)),
         POLICY => Event::Policies(Update::OddDelete(gone)),
+        TLS_POLICY => Event::TlsPolicies(Update::OddDelete(gone)),
         _ => return None,
     })
 }

@@ -9,6 +9,7 @@ use crd::networks::Cidr;
 
 use crate::infra::parameters;
 
+mod backend_tls;
 mod endpoints;
 mod headers;
 mod policy;
@@ -16,6 +17,14 @@ pub(crate) mod project;
 mod secret;
 mod touched;
 
+#[cfg(test)]
+pub(crate) use backend_tls::TlsTarget;
+#[cfg(test)]
+pub(crate) use backend_tls::tests as authorities;
+pub(crate) use backend_tls::{
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, SubjectName, TlsValidation,
+    backend_tls_policy,
+};
 pub(crate) use endpoints::{Endpoints, Slice};
 pub(crate) use policy::{SelectionPolicy, selection_policy};
 #[cfg(test)]
@@ -47,11 +56,16 @@ pub(crate) struct World {
     pub(crate) imports: BTreeMap<Key, InferencePoolImport>,
     pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
     pub(crate) policies: BTreeMap<Key, SelectionPolicy>,
+    pub(crate) tls_policies: BTreeMap<Key, BackendTlsPolicy>,
+    /// What those asked for before whose authorities are not all listed yet: it holds until they are.
+    pub(crate) tls_before: BTreeMap<Key, TlsValidation>,
     /// Labels by namespace.
     pub(crate) namespaces: BTreeMap<String, Labels>,
     /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; `None`: no such map or key;
     /// absent: not listed yet, so nothing is known of it.
     pub(crate) parameters: BTreeMap<Key, Option<parameters::Parsed>>,
+    /// The authorities in the `ConfigMap`s that are watched, which a `BackendTLSPolicy` names; absent: not listed yet.
+    pub(crate) authorities: BTreeMap<Key, Result<Bundle, BadBundle>>,
     /// The Secrets that listeners name and may name; absent: not listed yet, so nothing is known of it.
     pub(crate) certificates: BTreeMap<Key, Result<Certificate, BadSecret>>,
     /// The Secrets that imports name for metrics; absent: not listed yet.
@@ -297,6 +311,10 @@ pub(crate) struct InferencePool {
     pub(crate) picker: Option<PickerRef>,
     /// Annotation `isthmus.dev/health-port`, number or Service port name.
     pub(crate) health_port: Option<String>,
+    /// Annotation `isthmus.dev/metrics-port`, number or Service port name.
+    pub(crate) metrics_port: Option<String>,
+    /// Annotation `isthmus.dev/metrics-secret`, the name of a Secret of its namespace.
+    pub(crate) metrics_secret: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -27,6 +27,7 @@ mod route;
 mod secret;
 mod served;
 mod translate;
+mod upstream_tls;
 
 #[cfg(test)]
 mod real;
@@ -36,7 +37,7 @@ pub(crate) mod tests;
 pub(crate) use endpoints::Assignment;
 #[cfg(test)]
 pub(crate) use endpoints::assign;
-pub(crate) use secret::secret;
+pub(crate) use secret::{authorities, secret};
 pub(crate) use served::{Reads, Served};
 pub(crate) use translate::{Plan, translate};
 
@@ -62,7 +63,7 @@ pub(crate) struct Options {
 pub(crate) enum Kind {
     Cluster,
     Endpoints,
-    /// Certificates with their keys.
+    /// Certificates with their keys, and those of authorities.
     Secret,
     Listener,
     Routes,
@@ -170,8 +171,12 @@ impl Snapshot {
 
     /// The same for an Envoy that may not have private keys.
     pub(crate) fn without_secrets(&self) -> Self {
+        let public = self.secrets.iter();
+        let public = public.filter(|(name, _)| names::is_authorities(name));
         Self {
-            secrets: BTreeMap::new(),
+            secrets: public
+                .map(|(name, resource)| (name.clone(), Arc::clone(resource)))
+                .collect(),
             ..self.clone()
         }
     }

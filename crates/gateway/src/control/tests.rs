@@ -1,9 +1,9 @@
 //! What follows from events, one after the other, is what follows from everything that is known in the end.
 
+use ::watch::Update;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use ::watch::Update;
 
 use super::*;
 use crate::fixture::{key, mk_https_listener, mk_options, mk_settings, mk_world};
@@ -317,6 +317,29 @@ fn policy(number: &mut usize) -> Value {
     })
 }
 
+fn tls_policy(number: &mut usize) -> Value {
+    let target = |group: &str, kind: &str, name: &str, section: Option<&str>| json!({"group": group, "kind": kind, "name": name, "sectionName": section});
+    let targets = [
+        json!([target("", "Service", "web", None)]),
+        json!([target("", "Service", "web", Some("http"))]),
+        json!([target("", "Service", "epp", Some("none"))]),
+        json!([target("", "Service", "epp", None)]),
+        json!([target(
+            "inference.networking.x-k8s.io",
+            "InferencePoolImport",
+            "llm",
+            Some("north")
+        )]),
+    ];
+    json!({
+        "metadata": meta("ns", pick(&["first", "second"], number)),
+        "spec": {
+            "targetRefs": pick(&targets, number),
+            "validation": {"hostname": pick(&["a.example", "b.example"], number), "wellKnownCACertificates": "System"},
+        },
+    })
+}
+
 fn node(number: &mut usize) -> Value {
     let networks = pick(&[json!(["10.9.0.0/24"]), json!(["203.0.113.0/24"])], number);
     json!({"metadata": {"name": "node"}, "spec": {"podCIDRs": networks}})
@@ -358,6 +381,7 @@ fn event(kind: usize, mut number: usize) -> Event {
             ];
             Event::Confirmed(pick(&kinds, number), pick(&[true, true, false], number))
         }
+        21 => Event::TlsPolicies(update(tls_policy(number), is_gone)),
         _ => Event::Services(Update::Reset(vec![
             mk(service(number)),
             mk(service(number)),
@@ -423,7 +447,7 @@ proptest! {
     /// Models, snapshots and what every object's status shall say.
     #[test]
     fn after_any_events_all_is_as_if_it_were_built_from_nothing(
-        bursts in prop::collection::vec(prop::collection::vec((0_usize..23, 0_usize..1_000_000), 1..4), 1..12)
+        bursts in prop::collection::vec(prop::collection::vec((0_usize..24, 0_usize..1_000_000), 1..4), 1..12)
     ) {
         let mut bed = Bed::default();
         for event in beginning() {
@@ -433,7 +457,7 @@ proptest! {
         for burst in bursts {
             let mut changes = Changes::default();
             for (kind, number) in burst {
-                if kind == 22 {
+                if kind == 23 {
                     changes.add(refuse(&mut bed.index.world, number));
                 } else {
                     changes.add(bed.index.on(event(kind, number), moment::Moment::START));

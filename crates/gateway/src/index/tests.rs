@@ -270,14 +270,74 @@ fn mk_policy() -> crate::world::SelectionPolicy {
     }
 }
 
+fn mk_tls_policy() -> crate::world::BackendTlsPolicy {
+    crate::world::BackendTlsPolicy {
+        generation: 1,
+        created: 0,
+        targets: Vec::new(),
+        validation: Err("none".to_owned()),
+    }
+}
+
 #[test]
 fn policies_hold_nothing_back_where_a_role_does_not_allow_them() {
     let mut index = Index::default();
-    let kinds = KINDS.iter().filter(|kind| **kind != POLICY);
+    let kinds = KINDS
+        .iter()
+        .filter(|kind| ![POLICY, TLS_POLICY].contains(kind));
     index.listed.extend(kinds.map(|kind| Source::Kind(kind)));
-    assert!(!index.has_listed(&BTreeSet::new()));
     on(&mut index, Event::Policies(denied()));
+    assert!(!index.has_listed(&BTreeSet::new()));
+    on(&mut index, Event::TlsPolicies(denied()));
     assert!(index.has_listed(&BTreeSet::new()));
+}
+
+fn mk_policy_with(map: &str, hostname: &str) -> crd::backend_tls_policy::BackendTlsPolicy {
+    let object = json!({
+        "metadata": {"namespace": "ns", "name": "tls"},
+        "spec": {
+            "targetRefs": [{"group": "", "kind": "Service", "name": "web"}],
+            "validation": {
+                "hostname": hostname,
+                "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": map}],
+            },
+        },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// A backend would else not be connected to while the next authorities are read.
+#[test]
+fn what_a_policy_asked_for_holds_until_its_next_authorities_are_listed() {
+    use crate::model::backend_tls::named_maps;
+    use crate::world::authorities::mk_map;
+
+    let mut index = Index::default();
+    let pem = String::from_utf8(Ca::new("a").pem()).unwrap();
+    let listed = |name: &str| {
+        let list = vec![mk_map(name, &pem)];
+        Event::ConfigMap(Key::new("ns", name), Update::Reset(list))
+    };
+    let policy = |map, host| Event::TlsPolicies(Update::Apply(mk_policy_with(map, host)));
+    let before = |index: &Index| {
+        let mut all = index.world.tls_before.values();
+        all.next().map(|validation| validation.hostname.clone())
+    };
+    let maps = |index: &Index| -> Vec<String> {
+        let named = named_maps(&index.world).into_iter();
+        named.map(|key| key.name).collect()
+    };
+    on(&mut index, policy("one", "a.b"));
+    assert_eq!(before(&index), None);
+    on(&mut index, listed("one"));
+    on(&mut index, policy("two", "c.d"));
+    assert_eq!(before(&index).as_deref(), Some("a.b"));
+    on(&mut index, policy("three", "e.f"));
+    assert_eq!(before(&index).as_deref(), Some("a.b"));
+    assert_eq!(maps(&index), ["one", "three"]);
+    on(&mut index, listed("three"));
+    assert_eq!(before(&index), None);
+    assert_eq!(maps(&index), ["three"]);
 }
 
 #[test]
@@ -292,6 +352,7 @@ fn every_kind_that_a_crd_defines_outlives_it() {
             .grants
             .insert(pool(), crate::world::ReferenceGrant::default());
         index.world.policies.insert(pool(), mk_policy());
+        index.world.tls_policies.insert(pool(), mk_tls_policy());
         let before = index.keys(kind);
         assert!(!before.is_empty(), "{kind}");
         on(&mut index, Event::Confirmed(kind, false));

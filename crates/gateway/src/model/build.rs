@@ -15,8 +15,8 @@ use super::refs::picker;
 use super::rules::Rules;
 use super::vhosts::{PortListener, make_chains};
 use super::{
-    Backend, Cond, GatewayModel, Import, ParentStatus, PortModel, Rule, Settings, Truth, backends,
-    certificates, status,
+    Backend, Cond, GatewayModel, Import, ParentStatus, PortModel, Rule, Settings, TlsPolicies,
+    Truth, backends, certificates, status,
 };
 
 /// Per listener of a Gateway: the rules attached, by host.
@@ -54,7 +54,7 @@ pub(super) fn used<'r>(
 }
 
 pub(super) fn make_model(
-    world: &World,
+    tls: &TlsPolicies<'_>,
     settings: &Settings,
     imports: &BTreeMap<Key, Arc<Import>>,
     gateway: &OurGateway<'_>,
@@ -93,14 +93,14 @@ pub(super) fn make_model(
         );
     }
     let chains = model.ports.values().flat_map(|port| &port.chains);
-    model.certificates = certificates::of_chains(world, chains);
+    model.certificates = certificates::of_chains(tls.world(), chains);
     let named: BTreeSet<Backend> = model
         .rules()
         .flat_map(|rule| rule.action.backends())
         .map(|weighted| weighted.backend.clone())
         .collect();
     for backend in &named {
-        backends::include(&mut model, world, settings, imports, backend);
+        backends::include(&mut model, tls, settings, imports, backend);
     }
     model
 }
@@ -182,11 +182,13 @@ fn rejected(
 
 /// At each Gateway with routes to the pool: whether such a route is accepted.
 pub(super) fn pool_status(
-    world: &World,
+    tls: &TlsPolicies<'_>,
+    settings: &Settings,
     key: &Key,
     pool: &InferencePool,
     users: &BTreeMap<Key, bool>,
 ) -> Vec<ParentStatus> {
+    let world = tls.world();
     let generation = pool.generation;
     let bad_selector = world.bad_selectors.get(key);
     let resolved = match picker(world, key, pool) {
@@ -205,7 +207,16 @@ pub(super) fn pool_status(
             bad.to_string(),
             generation,
         ),
-        Some(Ok(_)) | None => Cond::yes(RESOLVED_REFS, generation),
+        Some(Ok((service, _, port))) => {
+            match backends::epp_security(tls, settings, &service, port) {
+                Ok(_) => Cond::yes(RESOLVED_REFS, generation),
+                Err(why) => {
+                    let message = format!("the endpoint picker is not connected to: {why}");
+                    Cond::no(RESOLVED_REFS, "InvalidExtensionRef", message, generation)
+                }
+            }
+        }
+        None => Cond::yes(RESOLVED_REFS, generation),
     };
     let parents = users.iter().map(|(gateway, route_accepted)| {
         let accepted = if pool.picker.is_none() {

@@ -9,13 +9,14 @@ use crate::select::Policy;
 use crate::world::{HttpRoute, InferencePool, Key, Touched, World};
 
 use super::attach::{Attachment, attach, gateway_of};
+use super::backend_tls::TlsUsers;
 use super::build::{Attached, make_model, note_rules, parent_status, pool_status, used};
 use super::gateways::{self, OurGateway, our};
 use super::refs::{IMPORT_GROUP, POOL_GROUP};
 use super::rules::{Rules, make_rules};
 use super::{
-    Backend, GatewayModel, Import, ImportStatus, ParentStatus, Settings, WantedStatus, backends,
-    certificates, policies, status,
+    Backend, GatewayModel, Import, ImportStatus, ParentStatus, Settings, TlsPolicies, WantedStatus,
+    backends, certificates, policies, status,
 };
 
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub(crate) struct StatusDelta {
     pub(crate) pools: BTreeSet<Key>,
     pub(crate) imports: BTreeSet<Key>,
     pub(crate) policies: BTreeSet<Key>,
+    pub(crate) tls_policies: BTreeSet<Key>,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,7 @@ impl Built {
                 parameters::is_unknown(world, gateway) || certificates::is_unknown(world, gateway)
             })
         };
+        let tls = TlsPolicies::new(world);
         let mut delta = Delta::default();
         let mut dirty = if touched.all {
             delta.status.all = true;
@@ -131,10 +134,10 @@ impl Built {
         }
         let mut ours = BTreeMap::new();
         for key in std::mem::take(&mut dirty.routes) {
-            self.route(world, settings, &key, &mut ours, &mut dirty, &mut delta);
+            self.route(&tls, settings, &key, &mut ours, &mut dirty, &mut delta);
         }
         self.report_routes(world, touched, &mut delta);
-        self.make_imports(world, settings, &dirty.imports);
+        self.make_imports(&tls, settings, &dirty.imports);
         let reported = touched.reports.iter().cloned();
         let reported: BTreeSet<Key> = reported.chain(dirty.gateways.iter().cloned()).collect();
         for key in reported {
@@ -148,10 +151,14 @@ impl Built {
             }
             let is_built = dirty.gateways.contains(&key);
             let gateway = ours.get_mut(&key);
-            self.gateway(world, settings, &key, gateway, is_built, &mut delta);
+            self.gateway(&tls, settings, &key, gateway, is_built, &mut delta);
         }
-        self.report_pools(world, &dirty.pools, &mut delta);
+        self.report_pools(&tls, settings, &dirty.pools, &mut delta);
         self.report_imports(world, &dirty.imports, &mut delta);
+        let is_moved = touched.all || !dirty.gateways.is_empty() || !touched.services.is_empty();
+        if is_moved {
+            self.report_tls_policies(&tls, &mut delta);
+        }
         delta
     }
 
@@ -228,13 +235,14 @@ impl Built {
     /// Makes a route again, or forgets it.
     fn route<'w>(
         &mut self,
-        world: &'w World,
+        tls: &TlsPolicies<'w>,
         settings: &Settings,
         key: &Key,
         ours: &mut BTreeMap<Key, OurGateway<'w>>,
         dirty: &mut Dirty,
         delta: &mut Delta,
     ) {
+        let world = tls.world();
         if let Some(before) = self.routes.remove(key) {
             for named in &before.named {
                 if let Some(routes) = self.naming.get_mut(named) {
@@ -264,7 +272,7 @@ impl Built {
         let rules = if attachments.is_empty() {
             Rules::default()
         } else {
-            make_rules(world, route)
+            make_rules(world, tls, route)
         };
         let parents = attachments
             .iter()
@@ -333,15 +341,15 @@ impl Built {
     }
 
     /// Of imports that nobody uses, none is made.
-    fn make_imports(&mut self, world: &World, settings: &Settings, keys: &BTreeSet<Key>) {
+    fn make_imports(&mut self, tls: &TlsPolicies<'_>, settings: &Settings, keys: &BTreeSet<Key>) {
         for key in keys {
             let is_used = self.uses(&Backend::Import(key.clone())).next().is_some();
-            let Some(object) = world.imports.get(key).filter(|_| is_used) else {
+            let Some(object) = tls.world().imports.get(key).filter(|_| is_used) else {
                 self.imports.remove(key);
                 continue;
             };
             let policy = self.policies.get(key);
-            let made = backends::make_import(world, settings, key, object, policy);
+            let made = backends::make_import(tls, settings, key, object, policy);
             let before = self.imports.get(key);
             if before.is_none_or(|before| **before != made) {
                 self.imports.insert(key.clone(), Arc::new(made));
@@ -379,7 +387,7 @@ impl Built {
     /// Makes a Gateway's status and, if it `is_built`, its model; of one that is none of ours there is neither.
     fn gateway(
         &mut self,
-        world: &World,
+        tls: &TlsPolicies<'_>,
         settings: &Settings,
         key: &Key,
         gateway: Option<&mut OurGateway<'_>>,
@@ -395,6 +403,7 @@ impl Built {
             }
             return;
         };
+        let world = tls.world();
         let mut attached = Attached::new();
         for route_key in self.naming(&Named::Gateway(key.clone())) {
             let Some(route) = self.routes.get(route_key) else {
@@ -414,8 +423,9 @@ impl Built {
             }
         }
         if is_built {
-            let model = make_model(world, settings, &self.imports, gateway, attached);
+            let mut model = make_model(tls, settings, &self.imports, gateway, attached);
             let before = self.models.get(key);
+            keep_drain(world, &mut model, before.map(|before| &**before));
             if before.is_none_or(|before| **before != model) {
                 self.models.insert(key.clone(), Arc::new(model));
                 delta.models.insert(key.clone());
@@ -428,13 +438,17 @@ impl Built {
         }
     }
 
-    fn report_pools(&mut self, world: &World, keys: &BTreeSet<Key>, delta: &mut Delta) {
+    fn report_pools(
+        &mut self,
+        tls: &TlsPolicies<'_>,
+        settings: &Settings,
+        keys: &BTreeSet<Key>,
+        delta: &mut Delta,
+    ) {
         for key in keys {
             let users = self.users(&Backend::Pool(key.clone()));
-            let now = world
-                .pools
-                .get(key)
-                .map(|pool| pool_status(world, key, pool, &users));
+            let pool = tls.world().pools.get(key);
+            let now = pool.map(|pool| pool_status(tls, settings, key, pool, &users));
             if self.wanted.pools.get(key) == now.as_ref() {
                 continue;
             }
@@ -462,6 +476,40 @@ impl Built {
             };
             delta.status.imports.insert(key.clone());
         }
+    }
+
+    /// What policies for TLS are told at each Gateway whose routes lead to their targets.
+    fn report_tls_policies(&mut self, tls: &TlsPolicies<'_>, delta: &mut Delta) {
+        let mut used_at = BTreeSet::new();
+        for route in self.routes.values() {
+            let served = route.attachments.iter().filter(|one| one.listeners.is_ok());
+            for one in served {
+                let backends = used(&route.rules, &self.policies);
+                used_at.extend(backends.map(|backend| (&one.gateway, backend)));
+            }
+        }
+        let mut users = TlsUsers::new();
+        for (gateway, backend) in used_at {
+            tls.note(&mut users, &backend, gateway);
+        }
+        let now = tls.status(&users);
+        let before = std::mem::replace(&mut self.wanted.tls_policies, now);
+        let differing = self.wanted.tls_policies.iter();
+        let differing = differing.filter(|(key, now)| before.get(*key) != Some(*now));
+        let differing = differing.map(|(key, _)| key.clone());
+        delta.status.tls_policies = differing.collect();
+    }
+}
+
+/// Parameters that cannot be read change nothing: listeners keep what was last readable.
+fn keep_drain(world: &World, model: &mut GatewayModel, before: Option<&GatewayModel>) {
+    let gateway = world.gateways.get(&model.key);
+    if gateway.is_none_or(|gateway| parameters::of_gateway(world, gateway).is_ok()) {
+        return;
+    }
+    let known = before.and_then(|before| before.ports.values().next());
+    if let Some(drain) = known.map(|port| port.drain) {
+        model.ports.values_mut().for_each(|port| port.drain = drain);
     }
 }
 
@@ -491,6 +539,7 @@ impl StatusDelta {
             pools,
             imports,
             policies,
+            tls_policies,
         } = other;
         self.all |= all;
         self.gateways.extend(gateways);
@@ -498,5 +547,6 @@ impl StatusDelta {
         self.pools.extend(pools);
         self.imports.extend(imports);
         self.policies.extend(policies);
+        self.tls_policies.extend(tls_policies);
     }
 }

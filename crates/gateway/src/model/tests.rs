@@ -12,6 +12,7 @@ use crate::fixture::{
 use crate::world::{Gateway, HttpRoute, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;
 
+mod backend_tls;
 mod headers;
 mod messages;
 pub(crate) mod references;

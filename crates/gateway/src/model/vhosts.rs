@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::attach::Host;
-use super::{Chain, Hostname, Protocol, Rule, VirtualHost, order};
+use super::order::Order;
+use super::{Chain, Hostname, Protocol, Rule, VirtualHost};
 
 /// One listener of the port; all have the same protocol.
 #[derive(Clone, Debug)]
@@ -112,9 +113,10 @@ fn rules_of(hosts: &ByHost<'_>, domain: &Hostname) -> Vec<Arc<Rule>> {
         .flatten()
         .copied()
         .collect();
+    let order = Order::of(rules.iter().map(|(_, rule)| &***rule));
     rules.sort_by(|(host_a, a), (host_b, b)| {
         let specificity = host_a.compare_specificity(host_b);
-        specificity.then_with(|| order::compare(a, b))
+        specificity.then_with(|| order.compare(a, b))
     });
     // A route with `*.b` and `a.b` has each rule twice for `a.b`; the first says it all.
     let mut seen = BTreeSet::new();

@@ -41,6 +41,16 @@ pub(crate) fn certificate(secret: &Key) -> String {
     format!("cert/{secret}")
 }
 
+/// The authorities in a `ConfigMap`.
+pub(crate) fn authorities(map: &Key) -> String {
+    format!("ca/{map}")
+}
+
+/// Whether the secret of this name is one of [`authorities`], and nothing that must not be read.
+pub(crate) fn is_authorities(secret: &str) -> bool {
+    secret.starts_with("ca/")
+}
+
 /// The internal listener of one exporting cluster of an import, whose endpoint picker is asked.
 pub(crate) fn hop(import: &Key, cluster: &str) -> String {
     format!("hop/{import}/{cluster}")

@@ -12,6 +12,7 @@ use crate::fixture::{add_route, add_slice, key, mk_own_parameters, mk_ref, mk_ro
 use crate::infra::parameters;
 use crate::world::World;
 
+mod backend_tls;
 mod bed;
 mod control_channel;
 mod credentials;

@@ -1,5 +1,7 @@
 //! What is not known yet. That changes are followed is held by the tests of the control loop.
 
+use std::time::Duration;
+
 use super::*;
 use crate::fixture::{key, mk_https_listener, mk_own_parameters, mk_settings, mk_world};
 use crate::world::BadSecret;
@@ -86,4 +88,31 @@ fn class_says_what_it_said_until_its_parameters_are_listed() {
     world.parameters.insert(key("own"), None);
     build_again(&mut built, &world);
     assert_ne!(built.wanted.classes, classes);
+}
+
+/// Another drain time is another listener, which ends connections.
+#[test]
+fn parameters_that_cannot_be_read_change_no_listener() {
+    let mut world = mk_world();
+    let gateway = world.gateways.get_mut(&key("gw")).unwrap();
+    gateway.parameters = Some(mk_own_parameters());
+    let set = |world: &mut World, text: Option<&str>| {
+        let parsed = text.map(parameters::parse);
+        world.parameters.insert(key("own"), parsed);
+    };
+    let drain = |built: &Built| built.models[&key("gw")].ports[&80].drain;
+    set(&mut world, Some("drainSeconds: 8"));
+    let mut built = Built::default();
+    build_again(&mut built, &world);
+    let before = built.models.clone();
+    assert_eq!(drain(&built), Duration::from_secs(8));
+    for text in [Some("drainSecond: 9"), Some("drainSeconds: 4000"), None] {
+        set(&mut world, text);
+        build_again(&mut built, &world);
+        assert_eq!(built.models, before, "{text:?}");
+        assert_eq!(accepted(&built), "InvalidParameters");
+    }
+    set(&mut world, Some("drainSeconds: 9"));
+    build_again(&mut built, &world);
+    assert_eq!(drain(&built), Duration::from_secs(9));
 }
