@@ -29,42 +29,41 @@ pub(crate) async fn show(demo: &Demo<'_>, requests: &Requests, pods: &Pods) -> R
     let selection = Selection::of(demo.west).await?;
     let victims = victims(demo).await?;
     let load = Load::new(requests, pods);
-    let noticed = load
-        .during(async || {
-            let started = Instant::now();
-            sleep(STEADY).await;
-            let killed = Instant::now();
-            let before = load.tally(started..);
-            println!("  before, {}: {before}", short(killed - started));
-            before.all_answered("before the cluster died")?;
-            victims.iter().for_each(PodFaults::kill_and_hold);
-            let why = notice(&selection).await;
-            let why = why.with_context(|| load.tally(killed..).to_string())?;
-            let noticed = Instant::now();
-            sleep(STEADY).await;
-            victims.iter().for_each(PodFaults::let_restart);
-            let restarted = Instant::now();
-            // with those that were under way when the servers were killed
-            let meanwhile = load.tally_of(|sent| sent.ended >= killed && sent.at < noticed);
-            println!(
-                "  {} pods killed; until west's gateway noticed it ({why}), {}: {meanwhile}",
-                victims.len(),
-                short(noticed - killed),
-            );
-            println!(
-                "  the next {}: {}",
-                short(restarted - noticed),
-                load.tally(noticed..restarted)
-            );
-            let back = returns(&load, restarted).await?;
-            println!(
-                "  started again; east answers after {}: {}",
-                short(back - restarted),
-                load.tally(restarted..back)
-            );
-            Ok(noticed)
-        })
-        .await?;
+    let events = load.during(async || {
+        let started = Instant::now();
+        sleep(STEADY).await;
+        let killed = Instant::now();
+        let before = load.tally(started..);
+        println!("  before, {}: {before}", short(killed - started));
+        before.all_answered("before the cluster died")?;
+        victims.iter().for_each(PodFaults::kill_and_hold);
+        let why = notice(&selection).await;
+        let why = why.with_context(|| load.tally(killed..).to_string())?;
+        let noticed = Instant::now();
+        sleep(STEADY).await;
+        victims.iter().for_each(PodFaults::let_restart);
+        let restarted = Instant::now();
+        // with those that were under way when the servers were killed
+        let meanwhile = load.tally_of(|sent| sent.ended >= killed && sent.at < noticed);
+        println!(
+            "  {} pods killed; until west's gateway noticed it ({why}), {}: {meanwhile}",
+            victims.len(),
+            short(noticed - killed),
+        );
+        println!(
+            "  the next {}: {}",
+            short(restarted - noticed),
+            load.tally(noticed..restarted)
+        );
+        let back = returns(&load, restarted).await?;
+        println!(
+            "  started again; east answers after {}: {}",
+            short(back - restarted),
+            load.tally(restarted..back)
+        );
+        Ok(noticed)
+    });
+    let noticed = Box::pin(events).await?;
     // with those that were under way at the end
     let later = load.tally(noticed..);
     later.all_answered("after the gateway had noticed that the cluster was dead")?;

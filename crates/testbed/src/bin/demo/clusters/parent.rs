@@ -37,7 +37,7 @@ pub(crate) async fn show(demo: &Demo<'_>, requests: &Requests, pods: &Pods) -> R
     ])
     .await?;
     let load = Load::new(requests, pods);
-    load.during(async || {
+    let changes = load.during(async || {
         let asked = Instant::now();
         eventually("answers of both clusters", SOON, async || {
             let tally = load.tally(asked..);
@@ -47,8 +47,8 @@ pub(crate) async fn show(demo: &Demo<'_>, requests: &Requests, pods: &Pods) -> R
         .await?;
         change(demo, &load).await?;
         change_back(demo, &load).await
-    })
-    .await?;
+    });
+    Box::pin(changes).await?;
     println!("  {} in all", short(begin.elapsed()));
     Ok(front)
 }
