@@ -1,9 +1,9 @@
 //! What follows from events, one after the other, is what follows from everything that is known in the end.
 
+use ::watch::Update;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use ::watch::Update;
 
 use super::*;
 use crate::fixture::{key, mk_https_listener, mk_options, mk_settings, mk_world};
@@ -404,6 +404,7 @@ fn refuse(world: &mut World, mut number: usize) -> Changes {
         kind,
         name: name.to_owned(),
         message: "no".to_owned(),
+        others_serve: pick(&[false, true], number),
     };
     let refused = pick(&[vec![refused], Vec::new()], number);
     let before = world.rejections.insert(gateway.clone(), refused.clone());

@@ -68,6 +68,8 @@ pub(crate) struct Verdict {
     pub(crate) by: usize,
     /// Connected Envoys.
     pub(crate) of: usize,
+    /// Connected Envoys that are ready do not refuse it.
+    pub(crate) others_serve: bool,
 }
 
 /// One connected Envoy, for `/debug/xds` and metrics.
@@ -117,17 +119,32 @@ impl Proxies {
         snapshots: &BTreeMap<Key, Arc<Snapshot>>,
     ) -> BTreeMap<Key, BTreeMap<ResourceId, Verdict>> {
         let mut state = self.state.lock();
+        let ProxiesState {
+            connected,
+            gateways,
+            ..
+        } = &mut *state;
         let mut verdicts = BTreeMap::new();
-        state.gateways.retain(|gateway, known| {
+        gateways.retain(|gateway, known| {
             let snapshot = snapshots.get(gateway);
             known.refused.retain(|(kind, name, version), _| {
                 let now = snapshot.and_then(|snapshot| snapshot.of(*kind).get(name));
                 now.is_some_and(|resource| resource.version == *version)
             });
             let of = known.streams;
+            let ready = || {
+                let same = connected.iter().filter(|(_, one)| one.gateway == *gateway);
+                same.filter(|(_, one)| !one.served.is_empty())
+            };
             let refused = known.refused.iter();
             let refused: BTreeMap<_, _> = refused
-                .map(|(id, refused)| (id.clone(), refused.verdict(of)))
+                .map(|(id, refused)| {
+                    // one that refused it on an earlier stream has not judged it anew
+                    let others_serve = ready().any(|(stream, one)| {
+                        !refused.by.contains(stream) && !refused.gone.contains(&one.node)
+                    });
+                    (id.clone(), refused.verdict(of, others_serve))
+                })
                 .collect();
             if !refused.is_empty() {
                 verdicts.insert(gateway.clone(), refused);
@@ -218,12 +235,15 @@ impl Proxies {
         let serves_others = proxy.served != served;
         proxy.served = served;
         let gateway = proxy.gateway.clone();
+        let mut is_told = false;
         if serves_others {
             state.tell_served(&gateway);
+            let known = state.gateways.get(&gateway);
+            is_told = known.is_some_and(|known| !known.refused.is_empty());
         }
         let ended = has_changed && state.end_refusals(&gateway);
         drop(state);
-        if ended {
+        if ended || is_told {
             self.changed.notify_one();
         }
     }
@@ -349,11 +369,12 @@ impl Refused {
         self.by.is_empty() && self.gone.is_empty()
     }
 
-    fn verdict(&self, of: usize) -> Verdict {
+    fn verdict(&self, of: usize, others_serve: bool) -> Verdict {
         Verdict {
             message: self.message.clone(),
             by: self.by.len(),
             of,
+            others_serve,
         }
     }
 }
@@ -395,6 +416,11 @@ mod tests {
 
     /// What the status of the Gateway reports of the resource in this version: how many refuse it, of how many.
     fn reported(proxies: &Proxies, version: u64) -> Option<(usize, usize)> {
+        let verdict = verdict(proxies, version)?;
+        Some((verdict.by, verdict.of))
+    }
+
+    fn verdict(proxies: &Proxies, version: u64) -> Option<Verdict> {
         let resource = Arc::new(Resource {
             version,
             bytes: Bytes::new(),
@@ -405,8 +431,7 @@ mod tests {
         let gateway = Key::new("ns", "gw");
         let snapshots = BTreeMap::from([(gateway.clone(), Arc::new(snapshot))]);
         let refused = proxies.refused(&snapshots);
-        let verdict = refused.get(&gateway)?.values().next()?;
-        Some((verdict.by, verdict.of))
+        refused.get(&gateway)?.values().next().cloned()
     }
 
     fn mk_report(served: &[&str]) -> Report {
@@ -452,6 +477,33 @@ mod tests {
         assert_eq!(reported(&proxies, VERSION), Some((1, 2)));
         proxies.disconnect(second);
         assert_eq!(reported(&proxies, VERSION), None);
+    }
+
+    /// One of many that refuses something is one less that serves.
+    #[test]
+    fn a_refusal_says_whether_ready_envoys_do_without_it() {
+        let proxies = Proxies::default();
+        let [a, b] = ["a", "b"].map(|node| connect(&proxies, node));
+        proxies.refuse(a, mk_refusal("edge/80"));
+        let others_serve = || verdict(&proxies, VERSION).map(|verdict| verdict.others_serve);
+        assert_eq!(others_serve(), Some(false), "the other is not ready");
+        let ready = Report {
+            acknowledged: Vec::new(),
+            ..mk_report(&["edge/80"])
+        };
+        proxies.update(b, ready.clone());
+        proxies.update(a, ready.clone());
+        assert_eq!(others_serve(), Some(true));
+        proxies.refuse(b, mk_refusal("edge/80"));
+        assert_eq!(others_serve(), Some(false));
+        proxies.recover(b, &(Kind::Listener, "edge/80".to_owned(), VERSION));
+        assert_eq!(others_serve(), Some(true));
+        proxies.disconnect(b);
+        assert_eq!(others_serve(), Some(false));
+        proxies.disconnect(a);
+        let again = connect(&proxies, "a");
+        proxies.update(again, ready);
+        assert_eq!(others_serve(), Some(false), "it refused it before");
     }
 
     #[test]
