@@ -316,6 +316,7 @@ impl Control {
                     .map(|((kind, name, _), verdict)| Rejection {
                         kind,
                         message: verdict.to_string(),
+                        others_serve: verdict.others_serve,
                         name,
                     });
                 (gateway, refused.collect())

@@ -425,6 +425,8 @@ pub(crate) struct Rejection {
     pub(crate) name: String,
     /// Who refuses it, and why.
     pub(crate) message: String,
+    /// Envoys that are ready do not refuse it.
+    pub(crate) others_serve: bool,
 }
 
 // === impl Key ===

@@ -428,6 +428,7 @@ fn refuse(world: &mut World, mut number: usize) -> Changes {
         kind,
         name: name.to_owned(),
         message: "no".to_owned(),
+        others_serve: pick(&[false, true], number),
     };
     let refused = pick(&[vec![refused], Vec::new()], number);
     let before = world.rejections.insert(gateway.clone(), refused.clone());

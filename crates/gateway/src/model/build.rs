@@ -162,7 +162,7 @@ fn without_crd(world: &World, rules: &Rules) -> Option<String> {
     ))
 }
 
-/// What Envoys of the Gateway say against a cluster that the route uses.
+/// What Envoys of the Gateway say against a cluster that the route uses, where none does without saying it.
 fn rejected(
     world: &World,
     policies: &BTreeMap<Key, Policy>,
@@ -172,7 +172,7 @@ fn rejected(
     let rejections = world.rejections.get(gateway)?;
     let of_clusters = rejections
         .iter()
-        .filter(|one| matches!(one.kind, Kind::Cluster | Kind::Endpoints));
+        .filter(|one| matches!(one.kind, Kind::Cluster | Kind::Endpoints) && !one.others_serve);
     let mut hits = of_clusters.filter(|one| {
         used(rules, policies).any(|backend| names::is_of_backend(&one.name, &backend))
     });
