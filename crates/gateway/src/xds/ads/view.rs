@@ -242,9 +242,6 @@ impl Ads {
         } else {
             state.subscribed.iter().collect()
         };
-        // Envoy has not said yet that these are gone, and may need them again.
-        let leaving = state.in_flight.iter().flat_map(|sent| &sent.removed);
-        let leaving: BTreeSet<&String> = leaving.collect();
         for name in candidates {
             let known = state.known.get(name);
             let is_ready = kind == Kind::Routes && name == ready::READY;
@@ -260,7 +257,8 @@ impl Ads {
                 Some(resource) => {
                     let again = kind == Kind::Endpoints && self.repush.contains(name);
                     let later = kind == Kind::Listener && self.retries.holds(name);
-                    (again || leaving.contains(name) || known != Some(&Some(resource.version)))
+                    // what is leaving Envoy may need again
+                    (again || state.is_leaving(name) || known != Some(&Some(resource.version)))
                         && !later
                         && !self
                             .quarantine
