@@ -25,6 +25,7 @@ use moment::Moment;
 
 use super::{Kind, Resource, Snapshot};
 
+mod answers;
 pub(crate) mod budget;
 pub(crate) mod connections;
 mod goal;
@@ -465,11 +466,10 @@ impl Ads {
         if !self.settled(Kind::Listener, now) {
             return;
         }
-        let due = |since: &Moment| since.plus(self.removal_delay) <= now;
         let due: Vec<String> = self
             .doomed
             .iter()
-            .filter(|(_, since)| due(since))
+            .filter(|(_, since)| since.plus(self.removal_delay) <= now)
             .map(|(name, _)| name.clone())
             .collect();
         self.remove(Kind::Cluster, due, now, effects);

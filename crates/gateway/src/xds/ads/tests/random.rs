@@ -317,7 +317,10 @@ fn changing(round: u64, new_names: bool) -> Arc<Snapshot> {
         .chain(new)
         .collect();
     let mut snapshot = (*mk_snapshot(&clusters, &text)).clone();
-    let hops: Vec<String> = names.iter().map(|name| format!("hop/ns/x/{name}")).collect();
+    let hops: Vec<String> = names
+        .iter()
+        .map(|name| format!("hop/ns/x/{name}"))
+        .collect();
     for kind in [&mut snapshot.listeners, &mut snapshot.routes] {
         let hops = hops.iter();
         kind.extend(hops.map(|hop| (hop.clone(), mk_resource("", false))));
