@@ -166,7 +166,10 @@ async fn follow(
         for resource in &response.resources {
             let leads_on = match kind {
                 ENDPOINTS => {
-                    let bytes = resource.resource.as_ref().map_or(&[][..], |any| &any.value[..]);
+                    let bytes = resource
+                        .resource
+                        .as_ref()
+                        .map_or(&[][..], |any| &any.value[..]);
                     let cluster = Cluster::decode(bytes)?;
                     let by_eds = ClusterDiscoveryType::Type(DiscoveryType::Eds.into());
                     cluster.cluster_discovery_type == Some(by_eds)
