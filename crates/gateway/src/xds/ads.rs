@@ -30,6 +30,7 @@ pub(crate) mod budget;
 pub(crate) mod connections;
 mod goal;
 mod hosts;
+mod owned;
 pub(crate) mod proxies;
 pub(crate) mod ready;
 pub(crate) mod server;

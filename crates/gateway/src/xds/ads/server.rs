@@ -28,6 +28,7 @@ use moment::Clock;
 use super::answers::Unanswered;
 use super::budget::{Budget, Budgets, Full, GRACE, LONGEST_REQUEST, Share, Unread};
 use super::connections::{Peer, Who};
+use super::owned;
 use super::proxies::{Joined, Others, Proxies, Proxy, TooMany};
 use super::view::MAX_NAMES;
 use super::{Ads, Effect, Input, Refusal, Request, Response};
@@ -180,7 +181,7 @@ impl AggregatedDiscoveryService for AdsServer {
             waiting: None,
             unanswered,
             late,
-            _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
+            _watch: owned::spawn(watch),
             end: None,
         };
         session.take_snapshot();
@@ -414,7 +415,7 @@ impl Session {
                 // a turn that is had counts as such, however the stream is polled
                 let unanswered = Arc::clone(&self.unanswered);
                 let waiting = async move { unanswered.insert(nonce, turn.await) };
-                self.waiting = Some(AbortOnDropHandle::new(tokio::spawn(waiting)));
+                self.waiting = Some(owned::spawn(waiting));
                 return None;
             }
         }

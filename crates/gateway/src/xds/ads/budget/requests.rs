@@ -19,6 +19,7 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
 use super::super::connections::Peer;
+use super::super::owned;
 use super::{Budget, Full, Share};
 
 /// A request that does not find room at once waits this long for it: so long that two others can be received. Then an Envoy begins
@@ -110,11 +111,11 @@ impl Received {
     /// The connection ends if the request is not read soon after the limit.
     fn end_after(&mut self, limit: Duration) {
         let close = self.close.clone();
-        let late = tokio::spawn(async move {
+        let late = owned::spawn(async move {
             sleep(limit + GRACE).await;
             close.cancel();
         });
-        self.late = Some(AbortOnDropHandle::new(late));
+        self.late = Some(late);
     }
 }
 
@@ -213,7 +214,7 @@ impl http_body::Body for CountedBody {
                     }
                     this.unread.0.lock().end_after(ROOM_LIMIT);
                     let room = room(Arc::clone(&this.budget), this.unread.clone(), bytes);
-                    let room = AbortOnDropHandle::new(tokio::spawn(room));
+                    let room = owned::spawn(room);
                     this.held = Some((frame, room));
                     this.limit = Some(Box::pin(sleep(ROOM_LIMIT)));
                 }
