@@ -116,7 +116,8 @@ impl Bed {
         bed.settle().await?;
         let (from, since) = (bed.process.cpu()?, Instant::now());
         sleep(bed.some_time(IDLE)).await;
-        bed.idle = (bed.process.cpu()? - from).as_secs_f64() / since.elapsed().as_secs_f64();
+        bed.idle =
+            bed.process.cpu()?.saturating_sub(from).as_secs_f64() / since.elapsed().as_secs_f64();
         Ok(bed)
     }
 
@@ -135,7 +136,7 @@ impl Bed {
         loop {
             sleep(LOOK).await;
             let now = self.process.cpu()?;
-            if now - before < AT_REST {
+            if now.saturating_sub(before) < AT_REST {
                 break;
             }
             before = now;
@@ -167,7 +168,7 @@ impl Bed {
             sleep(SPACE).await;
         }
         self.settle().await?;
-        let used = (self.process.cpu()? - from).as_secs_f64();
+        let used = self.process.cpu()?.saturating_sub(from).as_secs_f64();
         let anyway = self.idle * since.elapsed().as_secs_f64();
         let each = (used - anyway).max(0.0) / times as f64;
         Ok((Duration::from_secs_f64(each), had))

@@ -383,7 +383,7 @@ pub(crate) mod tests {
             "metadata": {"namespace": "ns", "name": "p"},
             "spec": {"targetRefs": [], "validation": validation},
         });
-        let object: api::BackendTlsPolicy = serde_json::from_value(object).unwrap();
+        let object = serde_json::from_value(object).map_err(|error| error.to_string())?;
         backend_tls_policy(&object).validation
     }
 

@@ -174,7 +174,7 @@ fn backend_is_not_connected_to_without_an_authority(
         kind: kind.into(),
         ..mk_ref(name)
     };
-    set_refs(&mut world, &[bad.clone()]);
+    set_refs(&mut world, std::slice::from_ref(&bad));
     assert_eq!(of_web(&world), "nowhere");
     let entry = format!("gw Accepted=False/NoValidCACertificate ResolvedRefs=False/{reason}");
     assert_eq!(said(&world, "p"), [entry]);

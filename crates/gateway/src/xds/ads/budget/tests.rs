@@ -294,14 +294,14 @@ async fn a_request_without_room_ends_in_time() {
     let mut last = Receiving::begin(&one);
     assert_eq!(next.receive(101).await, None);
     assert_eq!(last.receive(101).await, None);
-    pass(REQUEST_LIMIT - Duration::from_millis(1)).await;
+    pass(REQUEST_LIMIT.saturating_sub(Duration::from_millis(1))).await;
     assert_eq!(slow.read().await, None);
     pass(Duration::from_millis(2)).await;
     assert_eq!(slow.read().await, Some(Err(Code::ResourceExhausted)));
     drop(slow);
     // its time begins when it has the place
     assert_eq!(next.read().await, Some(Ok(101)));
-    pass(REQUEST_LIMIT - Duration::from_millis(1)).await;
+    pass(REQUEST_LIMIT.saturating_sub(Duration::from_millis(1))).await;
     assert_eq!(next.receive(101).await, Some(Ok(101)));
     assert_eq!(last.read().await, None);
     next.unread.clear();
@@ -330,7 +330,7 @@ async fn a_request_that_nobody_polls_ends_with_its_connection() {
     pass(GRACE).await;
     assert!(held.close.is_cancelled());
     assert!(!read.close.is_cancelled(), "its request was read");
-    pass(ROOM_LIMIT - REQUEST_LIMIT).await;
+    pass(ROOM_LIMIT.saturating_sub(REQUEST_LIMIT)).await;
     assert!(waiting.close.is_cancelled());
 }
 

@@ -202,7 +202,7 @@ fn refusals_of_all_gateways_are_bounded() {
     let proxies = Proxies::default();
     for gateway in 0..8 {
         let mut proxy = mk_proxy("a");
-        proxy.gateway = Key::new("ns", &format!("gw-{gateway}"));
+        proxy.gateway = Key::new("ns", format!("gw-{gateway}"));
         let id = proxies.connect(proxy, 100).unwrap().id;
         for at in 0..2 * MOST_REFUSED {
             proxies.refuse(id, mk_refusal(&format!("edge/{at}")));
