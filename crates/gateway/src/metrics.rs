@@ -1,12 +1,18 @@
 //! Metrics, one struct per module that counts.
 
+use std::fmt;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use lease::Claim;
+use moment::Clock;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder,
+};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -114,6 +120,32 @@ pub(crate) struct ModelMetrics {
     proxies: Family<ProxyLabel, Gauge<i64, AtomicI64>>,
     clusters: Family<ImportLabel, Gauge<i64, AtomicI64>>,
     shares: Family<ShareLabel, Gauge<i64, AtomicI64>>,
+}
+
+/// Whether this replica is the one that writes, as the registry sees it.
+#[derive(Debug)]
+pub(crate) struct Leader {
+    claim: Claim,
+    clock: Clock,
+}
+
+// === impl Leader ===
+
+impl Leader {
+    pub(crate) fn new(claim: Claim, clock: Clock) -> Self {
+        Self { claim, clock }
+    }
+}
+
+impl Collector for Leader {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let is_leader = self.claim.is_valid(self.clock.now());
+        let gauge = ConstGauge::new(i64::from(is_leader));
+        let help = "1 in the replica that writes status and what runs Envoys";
+        let metric =
+            encoder.encode_descriptor("gateway_leader", help, None, gauge.metric_type())?;
+        gauge.encode(metric)
+    }
 }
 
 // === impl AdsMetrics ===
