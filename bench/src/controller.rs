@@ -13,6 +13,7 @@ use nix::{
         resource::{Resource, getrlimit, setrlimit},
         signal::{Signal, kill},
     },
+    time::ClockId,
     unistd::{Pid, SysconfVar, sysconf},
 };
 use tokio::{
@@ -53,6 +54,18 @@ impl Controller {
     /// # Errors
     /// When it cannot be started.
     pub fn start(program: &Path, flags: &[String], log: PathBuf) -> Result<Self> {
+        Self::start_with(program, flags, &[], log)
+    }
+
+    /// The same with these variables.
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_with(
+        program: &Path,
+        flags: &[String],
+        variables: &[(&str, &Path)],
+        log: PathBuf,
+    ) -> Result<Self> {
         let admin = apiserver_sim::free_address()?;
         let out = std::fs::OpenOptions::new()
             .create(true)
@@ -65,6 +78,7 @@ impl Controller {
             .arg("--admin-address")
             .arg(admin.to_string())
             .env_clear()
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
@@ -144,6 +158,14 @@ impl Controller {
     /// When the process is gone.
     pub fn usage(&self) -> Result<Usage> {
         usage(&self.pid.to_string())
+    }
+
+    /// User and system time so far, exactly.
+    /// # Errors
+    /// When the process is gone.
+    pub fn cpu(&self) -> Result<Duration> {
+        let clock = ClockId::pid_cpu_clock_id(self.pid)?;
+        Ok(Duration::from(clock.now()?))
     }
 
     /// SIGTERM, and waits.

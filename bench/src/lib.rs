@@ -1,4 +1,4 @@
-//! Load for the controller and the EPP. For the controller: fleets of scripted API servers, the controller as a process of its own, and figures.
+//! Load for the controller, the EPP and the gateway. For the controller: fleets of scripted API servers, the controller as a process of its own, and figures.
 //!
 //! The load runs in this process and shares the machine with the controller: each figure says which of the two it is of.
 //! The programs are `bench` (figures against their goals), `bare` and `floor` (the least that a controller and an EPP could
@@ -16,6 +16,7 @@ mod encode;
 mod epp;
 mod figure;
 mod fleet;
+mod gateway;
 mod grpc;
 mod model;
 mod quality;
@@ -33,6 +34,7 @@ pub use epp::{
 };
 pub use figure::{Figure, percentile, verdict};
 pub use fleet::{Fleet, FleetOptions, NS, pool};
+pub use gateway::{Arrival, Envoy};
 pub use grpc::{Messages, grpc_frame};
 pub use model::{Fault, Import, Member, Model, Pool};
 pub use quality::{EngineModel, Outcome, Policy, Setup, Trace, Workload, capacity, simulate};

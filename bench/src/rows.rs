@@ -2,42 +2,9 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+mod goal;
 
-/// A figure with its goal.
-#[derive(Clone, Copy, Debug)]
-pub struct Row {
-    /// What measures it: a name that `bench` takes.
-    pub bench: &'static str,
-    /// As `bench` names the figure.
-    pub name: &'static str,
-    /// What it is to reach; none: for information, and of our own making.
-    pub goal: Option<Goal>,
-}
-
-/// An upper limit, in the unit of its figure.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Goal {
-    /// The figure is to be at most this.
-    pub at_most: f64,
-    /// Who set it.
-    pub set_by: SetBy,
-}
-
-/// Where a goal comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SetBy {
-    /// The design's figures to reach.
-    Design,
-    /// An earlier version of the design, which states another goal today.
-    #[serde(rename = "former design")]
-    FormerDesign,
-    /// The specification of the controller, of the EPP or of the router: its figures, or its table of faults.
-    Specification,
-    /// Us alone: a case that neither names, or an easier one than they name.
-    Ours,
-}
+pub use goal::{Goal, Row, SetBy};
 
 /// Each scripted API server answers so late: a network, and a server that works.
 pub const LATE: Duration = Duration::from_millis(20);
@@ -86,6 +53,16 @@ const ROUTER: &str = "router";
 const DYNAMO: &str = "dynamo";
 /// In µs: a prompt routed, a short chat made ids.
 const MILLISECOND: f64 = 1000.0;
+const GATEWAY: &str = "gateway";
+/// In ms: of the processor, of an event; until Envoy has it; of a build.
+const POD_EVENT: f64 = 2.0;
+const ROUTE_EVENT: f64 = 20.0;
+const POD_HAD: f64 = 20.0;
+const ROUTE_HAD: f64 = 50.0;
+const BUILD: f64 = 20.0;
+/// In MB, and in bytes on the wire for one change.
+const GATEWAY_MEMORY: f64 = 200.0;
+const ONE_CHANGE: f64 = 1000.0;
 /// Measured with `epp` where there is another EPP, or where there are cores enough; skipped otherwise.
 pub const PEER: &str = "epp-peer";
 /// CPU of a request, against the floor in the same run: of 1 KB, and of more.
@@ -577,25 +554,24 @@ pub const ROWS: &[Row] = &[
     info(DYNAMO, "token transfer, 1M ids, text alone: p50"),
     info(DYNAMO, "token transfer, 1M ids, text alone: CPU per call"),
     info(DYNAMO, "token transfer, 1M ids, text alone: bytes"),
+
+    ours(GATEWAY, "gateway, 1000 routes x 100 pools: CPU of a pod event", POD_EVENT),
+    info(GATEWAY, "gateway, 1000 routes x 100 pools: a pod event until Envoy has it, p50"),
+    specified(GATEWAY, "gateway, 1000 routes x 100 pools: a pod event until Envoy has it, p99", POD_HAD),
+    info(GATEWAY, "gateway, 1000 routes x 100 pools: CPU of an event of an EndpointSlice that nothing uses"),
+    ours(GATEWAY, "gateway, 1000 routes x 100 pools: CPU of a route event", ROUTE_EVENT),
+    info(GATEWAY, "gateway, 1000 routes x 100 pools: a route event until Envoy has it, p50"),
+    specified(GATEWAY, "gateway, 1000 routes x 100 pools: a route event until Envoy has it, p99", ROUTE_HAD),
+    specified(GATEWAY, "gateway, 1000 routes x 100 pools: build of the whole", BUILD),
+    specified(GATEWAY, "gateway, 1000 routes x 100 pools: RSS", GATEWAY_MEMORY),
+    specified(GATEWAY, "gateway, 1000 routes x 1000 Services, a host each: build of the whole", BUILD),
+    specified(GATEWAY, "gateway, 1000 routes x 1000 Services, a host each: bytes for one endpoint", ONE_CHANGE),
+    specified(GATEWAY, "gateway, 1000 routes x 1000 Services, a host each: bytes for one cluster", ONE_CHANGE),
 ];
 
 /// The goal of a figure, if it has one.
 pub(crate) fn goal_of(name: &str) -> Option<Goal> {
     ROWS.iter().find(|row| row.name == name)?.goal
-}
-
-// === impl SetBy ===
-
-impl SetBy {
-    /// As the document says it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Design => "design",
-            Self::FormerDesign => "former design",
-            Self::Specification => "specification",
-            Self::Ours => "ours",
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 pub mod apart;
 pub mod compare;
 pub mod environment;
+pub mod front;
 pub mod lease;
 pub mod pair;
 pub mod programs;

@@ -33,17 +33,19 @@ const EPP: &str = "epp";
 const METADATA: &str = "metadata";
 /// The one that needs Processor and Router beside them.
 const DYNAMO: &str = "dynamo";
+/// The one that needs the gateway.
+const GATEWAY: &str = "gateway";
 /// Those that need no controller.
-const WITHOUT_CONTROLLER: [&str; 5] = [EPP, "epp-quality", METADATA, "router", DYNAMO];
+const WITHOUT_CONTROLLER: [&str; 6] = [EPP, "epp-quality", METADATA, "router", DYNAMO, GATEWAY];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, router, dynamo, nothing; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, router, dynamo, gateway, nothing; default: all
     names: Vec<String>,
-    /// Of propagation, epp, epp-quality, metadata, router and dynamo, only the cases with this in their names, such as '50 exporters, TLS'
+    /// Of propagation, epp, epp-quality, metadata, router, dynamo and gateway, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Of epp, a twentieth of the requests in one round, to see that all works: such figures say nothing
+    /// Of epp, metadata, dynamo and gateway, a twentieth of the requests, to see that all works: such figures say nothing
     #[arg(long, conflicts_with = "write_docs")]
     quick: bool,
     /// Of router, a trace to replay beside the generated prompts
@@ -99,6 +101,9 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     }
     if needs(DYNAMO) {
         packages.extend(["processor", "router"]);
+    }
+    if needs(GATEWAY) {
+        packages.push(GATEWAY);
     }
     let mut bench = built("bench", &packages)?;
     if needs(REAL) {

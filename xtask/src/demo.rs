@@ -43,7 +43,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Demo {
-    /// Two clusters, an exported pool, and requests from one cluster to the other
+    /// Three clusters, an exported pool, requests from one cluster to the others, and what faults and load change
     Clusters,
     /// An endpoint picker, Envoy and simulated model servers, without Kubernetes
     Epp,

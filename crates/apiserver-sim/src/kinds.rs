@@ -98,6 +98,46 @@ pub static IMPORTS: Kind = custom(
 pub static GATEWAYS: Kind = custom("gateway.networking.k8s.io", "v1", "gateways", "Gateway");
 /// `HTTPRoute`.
 pub static HTTP_ROUTES: Kind = custom("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute");
+/// `GatewayClass`.
+pub static GATEWAY_CLASSES: Kind = Kind {
+    namespaced: false,
+    ..custom(
+        "gateway.networking.k8s.io",
+        "v1",
+        "gatewayclasses",
+        "GatewayClass",
+    )
+};
+/// `ReferenceGrant`.
+pub static REFERENCE_GRANTS: Kind = custom(
+    "gateway.networking.k8s.io",
+    "v1",
+    "referencegrants",
+    "ReferenceGrant",
+);
+/// Node.
+pub static NODES: Kind = Kind {
+    namespaced: false,
+    ..core("nodes", "Node")
+};
+/// `ServiceCIDR`.
+pub static SERVICE_CIDRS: Kind = Kind {
+    group: "networking.k8s.io",
+    namespaced: false,
+    ..core("servicecidrs", "ServiceCIDR")
+};
+/// Deployment.
+pub static DEPLOYMENTS: Kind = Kind {
+    group: "apps",
+    ..core("deployments", "Deployment")
+};
+/// `ServiceAccount`.
+pub static SERVICE_ACCOUNTS: Kind = core("serviceaccounts", "ServiceAccount");
+/// `PodDisruptionBudget`.
+pub static DISRUPTION_BUDGETS: Kind = Kind {
+    group: "policy",
+    ..core("poddisruptionbudgets", "PodDisruptionBudget")
+};
 /// `ClusterProperty`.
 pub static CLUSTER_PROPERTIES: Kind = Kind {
     namespaced: false,
@@ -116,7 +156,7 @@ pub static CLUSTER_PROFILES: Kind = custom(
     "ClusterProfile",
 );
 
-pub(crate) static ALL: [&Kind; 16] = [
+pub(crate) static ALL: [&Kind; 23] = [
     &NAMESPACES,
     &SERVICES,
     &PODS,
@@ -131,6 +171,13 @@ pub(crate) static ALL: [&Kind; 16] = [
     &IMPORTS,
     &GATEWAYS,
     &HTTP_ROUTES,
+    &GATEWAY_CLASSES,
+    &REFERENCE_GRANTS,
+    &NODES,
+    &SERVICE_CIDRS,
+    &DEPLOYMENTS,
+    &SERVICE_ACCOUNTS,
+    &DISRUPTION_BUDGETS,
     &CLUSTER_PROPERTIES,
     &CLUSTER_PROFILES,
 ];

@@ -101,10 +101,10 @@ pub enum SelectionType {
 /// Whether the local pool is one of the clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LocalPool {
-    /// It is not.
+    /// The local pool is none of the clusters.
     #[default]
     Exclude,
-    /// It is.
+    /// The local pool is one of the clusters.
     Include,
 }
 

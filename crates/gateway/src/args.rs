@@ -84,7 +84,8 @@ pub struct Args {
     )]
     envoy_image: String,
 
-    /// How endpoint pickers are spoken to, unless their Service port says appProtocol kubernetes.io/h2c.
+    /// How endpoint pickers are spoken to, unless a BackendTLSPolicy names them, or their Service port says appProtocol
+    /// kubernetes.io/h2c. With "required" those of which neither holds are not used, and requests get 503.
     #[arg(long, env, value_enum, default_value_t = EppTls::Unverified)]
     epp_tls: EppTls,
 
@@ -121,6 +122,12 @@ pub struct Args {
     /// of its Services here.
     #[arg(long, env, value_delimiter = ',')]
     deny_cidr: Vec<Cidr>,
+
+    /// Where endpoint pickers and Gateways of other clusters may be; repeatable. Other addresses of an import's entry
+    /// are left out, host names too, and an entry without any is AddressDenied. What is denied stays so. Without this
+    /// flag they may be anywhere else, and host names are resolved.
+    #[arg(long, env, value_delimiter = ',')]
+    remote_cidr: Vec<Cidr>,
 
     #[command(flatten)]
     log: LogArgs,
@@ -178,6 +185,7 @@ impl Args {
             removal_delay,
             pod_cidr,
             deny_cidr,
+            remote_cidr,
             log: _, // the boundary of the program has used it
         } = self;
         if !is_label(&cluster_name) {
@@ -229,6 +237,7 @@ impl Args {
                 epp_tls,
                 pod_cidrs: by_cluster(pod_cidr),
                 deny_cidrs: denied(&deny_cidr),
+                remote_cidrs: remote_cidr,
             },
             options: Options {
                 health_service: epp_health_service,
@@ -338,6 +347,7 @@ mod tests {
     #[case(&["--controller-name", "gateway"], "isthmus.dev/gateway")]
     #[case(&["--pod-cidr", "10.0.0.0/8"], "cluster=address/length")]
     #[case(&["--deny-cidr", "10.0.0.0"], "10.2.0.0/16")]
+    #[case(&["--remote-cidr", "east=10.0.0.0/8"], "10.2.0.0/16")]
     #[case(&["--drain-timeout", "10"], "10s or 1m30s")]
     #[case(&["--retry-body-limit", "8MB"], "8MiB")]
     #[case(&["--stream-idle-timeout", "0s"], "300s")]

@@ -14,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::debug::DebugView;
-use crate::index::{Changes, Event, Index, Source};
+use crate::index::{Changes, Event, Index, Live, Source};
 use crate::infra::credentials::Credentials;
 use crate::infra::problems::{Problems, Reports};
 use crate::infra::{Change, InfraSettings, Part, is_applied, make_parts, parameters, unwanted};
 use crate::metrics::ModelMetrics;
 use crate::model::{
-    GatewayModel, Import, Pool, Settings, WantedStatus, build, certificates, policies,
+    Built, Delta, Import, Pool, Settings, StatusDelta, backend_tls, certificates, policies,
 };
 use crate::observe::Observers;
 use crate::queue::Queue;
@@ -29,10 +29,10 @@ use crate::select::{Fact, Selection, Selector};
 use crate::status::pace::Pace;
 use crate::status::{self, Target, Wanted};
 use crate::watches::Watches;
-use crate::world::{Key, Rejection, World};
+use crate::world::{Key, Rejection, Touched, World};
 use crate::xds::ads::proxies::Proxies;
 use crate::xds::ads::server::Snapshots;
-use crate::xds::{Options, Plan, Snapshot, assign, translate};
+use crate::xds::{Options, Reads, Served};
 
 /// A burst of changes is one change; a lone one waits only the first of these.
 const QUIET: Duration = Duration::from_millis(5);
@@ -81,10 +81,11 @@ pub(crate) struct Control {
 /// What follows from the newest world.
 #[derive(Default)]
 pub(crate) struct Decided {
-    models: Vec<GatewayModel>,
-    plans: BTreeMap<Key, Plan>,
-    wanted: WantedStatus,
+    built: Built,
+    served: Served,
     selection: Selection,
+    /// Statuses that differ from what they shall be.
+    differing: BTreeMap<Target, Wanted>,
 }
 
 // === impl Control ===
@@ -122,19 +123,24 @@ impl Control {
                 _ = look.tick() => {
                     let now = self.clock.now();
                     changes.selection |= self.selector.lock().advance(now);
-                    changes.live |= self.pace.take_due(now);
+                    if self.pace.take_due(now) {
+                        let imports = self.decided.built.wanted.imports.keys().cloned();
+                        changes.live.targets.extend(imports.map(Target::Import));
+                    }
                 }
                 event = self.events.recv() => {
                     let Some(event) = event else { return };
                     changes.add(self.index.on(event, self.clock.now()));
                     // Before all is listed, every list may be the last one.
-                    changes.live |= !self.open.is_cancelled();
+                    changes.live.all |= !self.open.is_cancelled();
                 }
-                () = self.proxies.changed() => changes.world = true,
-                () = self.problems.changed() => changes.world = true,
+                () = self.proxies.changed() => changes.feedback = true,
+                () = self.problems.changed() => changes.feedback = true,
                 _ = heal.tick() => {
                     changes.add(self.index.expire(self.clock.now()));
-                    changes.live = true;
+                    changes.live.all = true;
+                    changes.parts = true;
+                    self.metrics.connected(&self.proxies.connected());
                 }
                 () = flush => {
                     due = None;
@@ -150,7 +156,61 @@ impl Control {
         }
     }
 
-    fn flush(&mut self, changes: Changes) {
+    fn flush(&mut self, mut changes: Changes) {
+        let opened = self.open.is_cancelled();
+        if !opened {
+            changes.world = Touched::all();
+        }
+        let world = &changes.world;
+        let names_sources = world.all || !world.pools.is_empty() || !world.imports.is_empty();
+        if names_sources || changes.observed {
+            let sources = self.sync_watches();
+            if !opened && !self.index.has_listed(&sources) {
+                return;
+            }
+        }
+        if changes.feedback || changes.world.all {
+            let problems = self.take_problems();
+            changes.world.reports.extend(problems);
+        }
+        let mut status = self.decide(&changes.world);
+        let has_epps = |reads: &Reads| matches!(reads, Reads::Service(_));
+        let is_moved = !changes.world.is_empty() || changes.endpoints.iter().any(has_epps);
+        if is_moved || changes.observed {
+            changes.selection |= self.observe();
+        }
+        let mut reads = std::mem::take(&mut changes.endpoints);
+        if changes.selection || !status.imports.is_empty() || changes.world.all {
+            for import in self.select() {
+                status.imports.insert(import.clone());
+                reads.insert(Reads::Import(import));
+            }
+        }
+        let Decided {
+            served, selection, ..
+        } = &mut self.decided;
+        served.assign(&reads, &self.index.endpoints, selection);
+        let published = self.publish();
+        if published || changes.feedback {
+            status.add(self.report_refusals());
+        }
+        if !opened {
+            info!(
+                gateways = self.decided.built.models.len(),
+                "everything is listed, serving ADS"
+            );
+            self.open.cancel();
+            self.health.set(SYNCED, true);
+        }
+        self.write_status(&status, &changes.live);
+        let reported = changes.world.all || !changes.world.reports.is_empty();
+        if changes.parts || reported || changes.feedback {
+            self.write_parts();
+        }
+    }
+
+    /// Watches what the world names, and returns it.
+    fn sync_watches(&mut self) -> BTreeSet<Source> {
         let sources = wanted_sources(&self.index.world, &self.settings.controller);
         let stopped = self.watches.sync(&sources);
         for gone in &stopped.gone {
@@ -159,56 +219,55 @@ impl Control {
         for replaced in &stopped.replaced {
             self.index.replaced(replaced);
         }
-        let opened = self.open.is_cancelled();
-        if !opened {
-            let more: BTreeSet<Source> = sources.into_keys().collect();
-            if !self.index.has_listed(&more) {
-                return;
-            }
-        }
-        if changes.world || !opened {
-            self.decide();
-        }
-        let mut is_moved = changes.world || changes.endpoints || !opened;
-        if is_moved || changes.observed {
-            is_moved |= self.observe();
-        }
-        if is_moved || changes.selection {
-            self.publish();
-        }
-        if !opened {
-            info!(
-                gateways = self.decided.models.len(),
-                "everything is listed, serving ADS"
-            );
-            self.open.cancel();
-            self.health.set(SYNCED, true);
-        }
-        self.write();
+        sources.into_keys().collect()
     }
 
-    fn decide(&mut self) {
-        let started = Instant::now();
+    /// The Gateways of which a writer says something else than before.
+    fn take_problems(&mut self) -> BTreeSet<Key> {
         let Reports { taken, refused } = self.problems.reports();
-        (self.index.world.taken, self.index.world.refused) = (taken, refused);
-        let (models, wanted) = decide(&self.index.world, &self.settings, &self.decided);
-        let plans = models
-            .iter()
-            .map(|model| (model.key.clone(), translate(model, &self.options)));
-        self.decided = Decided {
-            plans: plans.collect(),
-            wanted,
-            models,
-            selection: std::mem::take(&mut self.decided.selection),
-        };
+        let world = &mut self.index.world;
+        let mut differing = differing(&world.taken, &taken);
+        differing.extend(self::differing(&world.refused, &refused));
+        (world.taken, world.refused) = (taken, refused);
+        differing
+    }
+
+    /// Follows what was touched in the world.
+    fn decide(&mut self, touched: &Touched) -> StatusDelta {
+        if touched.is_empty() {
+            return StatusDelta::default();
+        }
+        let started = Instant::now();
+        let Decided {
+            built,
+            served,
+            selection,
+            ..
+        } = &mut self.decided;
+        let Delta { models, status } = built.update(&self.index.world, &self.settings, touched);
+        for gateway in &models {
+            let model = built.models.get(gateway);
+            let endpoints = &self.index.endpoints;
+            served.plan(
+                gateway,
+                model.map(|model| &**model),
+                &self.options,
+                endpoints,
+                selection,
+            );
+        }
         self.metrics.built(started.elapsed());
+        if !models.is_empty() {
+            self.debug.set_models(built.models.clone());
+        }
+        status
     }
 
     /// Observes the clusters of the imports in use. Returns whether requests are to be shared in another way.
     fn observe(&mut self) -> bool {
         let world = &self.index.world;
         let imports = self.decided.imports();
-        let policies = policies::of_imports(world);
+        let policies = &self.decided.built.policies;
         let around = Surroundings {
             world,
             endpoints: &self.index.endpoints,
@@ -216,35 +275,39 @@ impl Control {
             health_service: &self.options.health_service,
             deny: &self.settings.deny_cidrs,
         };
-        let jobs = inputs::jobs(&imports, &policies, &around);
+        let jobs = inputs::jobs(&imports, policies, &around);
         self.observers.sync(jobs);
         let mut selector = self.selector.lock();
-        selector.sync(inputs::wanted(&imports, &policies, world));
+        selector.sync(inputs::wanted(&imports, policies, world));
         selector.advance(self.clock.now())
     }
 
-    /// How requests are shared from now on. Only assignments and the status of imports follow from it.
-    fn select(&mut self) {
+    /// How requests are shared from now on. Only assignments and the status of imports follow from it: of those that are
+    /// returned.
+    fn select(&mut self) -> BTreeSet<Key> {
         let selection = self.selector.lock().selection();
         let imports = self.decided.imports();
         self.metrics.imports(imports.into_values(), &selection);
-        self.decided.selection = selection;
+        let before = std::mem::replace(&mut self.decided.selection, selection);
+        self.decided.selection.differing(&before)
     }
 
-    fn publish(&mut self) {
-        self.select();
-        let before = self.snapshots.borrow().clone();
-        let now: BTreeMap<Key, Arc<Snapshot>> = self
-            .decided
-            .plans
-            .iter()
-            .map(|(key, plan)| {
-                let made = assign(plan, &self.index.endpoints, &self.decided.selection);
-                let kept = before.get(key).filter(|old| ***old == made);
-                (key.clone(), kept.cloned().unwrap_or_else(|| Arc::new(made)))
-            })
-            .collect();
-        let refused = self.proxies.refused(&now);
+    /// Whether there are other snapshots than before.
+    fn publish(&mut self) -> bool {
+        let now = &self.decided.served.snapshots;
+        if Arc::ptr_eq(&*self.snapshots.borrow(), now) {
+            return false;
+        }
+        debug!(gateways = now.len(), "new snapshots");
+        self.snapshots.send_replace(Arc::clone(now));
+        self.debug.set_snapshots(Arc::clone(now));
+        true
+    }
+
+    /// Only status says what was refused: the snapshots stay as they are.
+    fn report_refusals(&mut self) -> StatusDelta {
+        self.metrics.connected(&self.proxies.connected());
+        let refused = self.proxies.refused(&self.decided.served.snapshots);
         let rejections: BTreeMap<Key, Vec<Rejection>> = refused
             .into_iter()
             .map(|(gateway, refused)| {
@@ -253,51 +316,73 @@ impl Control {
                     .map(|((kind, name, _), verdict)| Rejection {
                         kind,
                         message: verdict.to_string(),
+                        others_serve: verdict.others_serve,
                         name,
                     });
                 (gateway, refused.collect())
             })
             .collect();
-        if *before != now {
-            debug!(gateways = now.len(), "new snapshots");
-            self.snapshots.send_replace(Arc::new(now));
-        }
-        if self.index.world.rejections != rejections {
-            // Only status says what was refused: the snapshots stay as they are.
-            self.index.world.rejections = rejections;
-            self.decided.wanted = decide(&self.index.world, &self.settings, &self.decided).1;
-        }
-        self.metrics.connected(&self.proxies.connected());
-        let snapshots = self.snapshots.borrow().clone();
-        self.debug.set(self.decided.models.clone(), snapshots);
+        let reports = differing(&self.index.world.rejections, &rejections);
+        self.index.world.rejections = rejections;
+        self.decide(&Touched {
+            reports,
+            ..Touched::default()
+        })
     }
 
-    /// Queues what differs from what there is.
-    fn write(&mut self) {
+    /// Queues what of these statuses differs from what there is.
+    fn write_status(&mut self, status: &StatusDelta, live: &Live) {
         let (now, moment) = (Timestamp::now(), self.clock.now());
         self.pace
             .keep(|import| self.index.world.imports.contains_key(import));
-        let mut differing = BTreeMap::new();
-        for (target, wanted) in status::wanted(&self.decided.wanted, &self.decided.selection) {
-            let Some(live) = self.index.live.get(&target) else {
-                continue;
-            };
-            let wanted = match &target {
-                Target::Import(key) => self.pace.pick(key, wanted, moment),
-                _ => wanted,
-            };
-            match status::diff::diff(&target, &wanted, live, &self.settings.controller, now) {
-                Ok(None) => {}
-                Ok(Some(_)) => {
-                    differing.insert(target, wanted);
+        let Decided {
+            built,
+            selection,
+            differing,
+            ..
+        } = &mut self.decided;
+        let mut compare = |target: Target, wanted: Option<Wanted>| {
+            let differs = wanted.and_then(|wanted| {
+                let live = self.index.live.get(&target)?;
+                let wanted = match &target {
+                    Target::Import(key) => self.pace.pick(key, wanted, moment),
+                    _ => wanted,
+                };
+                match status::diff::diff(&target, &wanted, live, &self.settings.controller, now) {
+                    Ok(differs) => differs.map(|_| wanted),
+                    Err(error) => {
+                        warn!(?target, %error, "status cannot be written");
+                        None
+                    }
                 }
-                Err(error) => warn!(?target, %error, "status cannot be written"),
+            });
+            match differs {
+                Some(wanted) => differing.insert(target, wanted),
+                None => differing.remove(&target),
+            };
+        };
+        if status.all || live.all {
+            for (target, wanted) in status::wanted(&built.wanted, selection) {
+                compare(target, Some(wanted));
+            }
+            // objects that are gone, or none of ours any more
+            differing.retain(|target, _| status::is_wanted(target, &built.wanted));
+        } else {
+            let targets = status::targets(status).chain(live.targets.iter().cloned());
+            let targets: BTreeSet<Target> = targets.collect();
+            for target in targets {
+                let wanted = status::wanted_of(&target, &built.wanted, selection);
+                compare(target, wanted);
             }
         }
-        self.status.replace(differing);
+        self.status.replace(differing.clone());
+    }
+
+    /// Queues what of the infrastructure of Gateways differs from what there is.
+    fn write_parts(&mut self) {
         let (mut parts, mut secrets) = (BTreeMap::new(), BTreeSet::new());
         let started = Instant::now();
-        for model in &self.decided.models {
+        for model in self.decided.built.models.values() {
             let Some(gateway) = self.index.world.gateways.get(&model.key) else {
                 continue;
             };
@@ -358,7 +443,8 @@ impl Control {
 
 impl Decided {
     fn pools(&self) -> BTreeMap<Key, &Pool> {
-        let pools = self.models.iter().flat_map(|model| &model.pools);
+        let models = self.built.models.values();
+        let pools = models.flat_map(|model| &model.pools);
         pools
             .map(|(key, pool)| (key.clone(), pool.as_ref()))
             .collect()
@@ -366,8 +452,9 @@ impl Decided {
 
     /// Each import in use. Of one that a Gateway has as it was before, the newest.
     fn imports(&self) -> BTreeMap<Key, &Import> {
-        let served = self.models.iter().flat_map(|model| model.imports.values());
-        let newest = self.wanted.imports.values();
+        let models = self.built.models.values();
+        let served = models.flat_map(|model| model.imports.values());
+        let newest = self.built.wanted.imports.values();
         let newest = newest.filter_map(|status| status.import.as_ref());
         let all = served.chain(newest);
         all.map(|import| (import.key.clone(), import.as_ref()))
@@ -375,40 +462,11 @@ impl Decided {
     }
 }
 
-/// What the world says; of what depends on a ConfigMap or Secret that is not listed yet, what it said before.
-fn decide(
-    world: &World,
-    settings: &Settings,
-    before: &Decided,
-) -> (Vec<GatewayModel>, WantedStatus) {
-    let (mut models, mut wanted) = build(world, settings);
-    let is_unknown = |key: &Key| {
-        let gateway = world.gateways.get(key);
-        gateway.is_some_and(|gateway| {
-            parameters::is_unknown(world, gateway) || certificates::is_unknown(world, gateway)
-        })
-    };
-    models.retain(|model| !is_unknown(&model.key));
-    let kept = before.models.iter().filter(|model| is_unknown(&model.key));
-    models.extend(kept.cloned());
-    models.sort_by(|a, b| a.key.cmp(&b.key));
-    wanted.gateways.retain(|key, _| !is_unknown(key));
-    let kept = before.wanted.gateways.iter();
-    let kept = kept.filter(|(key, _)| is_unknown(key));
-    wanted
-        .gateways
-        .extend(kept.map(|(key, status)| (key.clone(), status.clone())));
-    let is_unknown = |name: &str| {
-        let class = world.classes.get(name);
-        class.is_some_and(|class| parameters::is_unknown_of_class(world, class))
-    };
-    wanted.classes.retain(|name, _| !is_unknown(name));
-    let kept = before.wanted.classes.iter();
-    let kept = kept.filter(|(name, _)| is_unknown(name));
-    wanted
-        .classes
-        .extend(kept.map(|(name, status)| (name.clone(), status.clone())));
-    (models, wanted)
+/// The keys whose values are not the same in both.
+fn differing<V: PartialEq>(a: &BTreeMap<Key, V>, b: &BTreeMap<Key, V>) -> BTreeSet<Key> {
+    let keys = a.keys().chain(b.keys());
+    let differing = keys.filter(|key| a.get(*key) != b.get(*key));
+    differing.cloned().collect()
 }
 
 /// Pods of every pool, and the `ConfigMap`s and Secrets that are named.
@@ -423,6 +481,7 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
     });
     let maps = parameters::wanted_maps(world, controller)
         .into_iter()
+        .chain(backend_tls::named_maps(world))
         .map(|key| (Source::ConfigMap(key), String::new()));
     let secrets = certificates::wanted(world, controller)
         .into_iter()
@@ -435,65 +494,4 @@ fn wanted_sources(world: &World, controller: &str) -> BTreeMap<Source, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixture::{key, mk_https_listener, mk_own_parameters, mk_settings, mk_world};
-    use crate::world::BadSecret;
-
-    /// What follows from this world after what was decided before.
-    fn decided(world: &World, before: &Decided) -> Decided {
-        let (models, wanted) = decide(world, &mk_settings(), before);
-        Decided {
-            models,
-            wanted,
-            ..Decided::default()
-        }
-    }
-
-    #[test]
-    fn gateway_stays_as_it_is_until_its_parameters_are_listed() {
-        let mut world = mk_world();
-        let before = decided(&world, &Decided::default());
-        let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-        gateway.parameters = Some(mk_own_parameters());
-        let meanwhile = decided(&world, &before);
-        assert_eq!(meanwhile.models, before.models);
-        assert_eq!(meanwhile.wanted.gateways, before.wanted.gateways);
-        // A Gateway that was not there before waits without a word.
-        assert_eq!(
-            decided(&world, &Decided::default()).wanted.gateways.len(),
-            0
-        );
-        world.parameters.insert(key("own"), None);
-        let listed = decided(&world, &meanwhile);
-        assert_eq!(listed.models, before.models, "they are of its Envoys alone");
-        let accepted = &listed.wanted.gateways[&key("gw")].conditions[0];
-        assert_eq!(accepted.reason, "InvalidParameters");
-        world
-            .parameters
-            .insert(key("own"), Some(parameters::parse("replicas: 1")));
-        assert_eq!(decided(&world, &listed).models, before.models);
-    }
-
-    #[test]
-    fn gateway_stays_as_it_is_until_its_secrets_are_listed() {
-        let mut world = mk_world();
-        let before = decided(&world, &Decided::default());
-        let gateway = world.gateways.get_mut(&key("gw")).unwrap();
-        gateway
-            .listeners
-            .push(mk_https_listener("https", 443, None, &["cert"]));
-        let sources = wanted_sources(&world, &mk_settings().controller);
-        assert!(sources.contains_key(&Source::Secret(key("cert"))));
-        let meanwhile = decided(&world, &before);
-        assert_eq!(meanwhile.models, before.models);
-        assert_eq!(meanwhile.wanted.gateways, before.wanted.gateways);
-        world
-            .certificates
-            .insert(key("cert"), Err(BadSecret::NotFound));
-        let listed = decided(&world, &meanwhile);
-        let ports: Vec<_> = listed.models[0].ports.keys().copied().collect();
-        assert_eq!(ports, [80, 443]);
-        assert_eq!(listed.wanted.gateways[&key("gw")].listeners.len(), 2);
-    }
-}
+mod tests;

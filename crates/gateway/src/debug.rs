@@ -27,17 +27,14 @@ use crate::xds::{Kind, Snapshot};
 /// What the pages show, replaced as a whole.
 #[derive(Clone)]
 pub(crate) struct DebugView {
-    seen: Arc<ArcSwap<Seen>>,
+    models: Arc<ArcSwap<Models>>,
+    snapshots: Arc<ArcSwap<BTreeMap<Key, Arc<Snapshot>>>>,
     proxies: Proxies,
     selector: SharedSelector,
     clock: Clock,
 }
 
-#[derive(Default)]
-struct Seen {
-    models: Vec<GatewayModel>,
-    snapshots: Snapshots,
-}
+type Models = BTreeMap<Key, Arc<GatewayModel>>;
 
 #[derive(Deserialize)]
 struct Which {
@@ -50,15 +47,20 @@ impl DebugView {
     /// `clock` is the one by which facts come to the selector.
     pub(crate) fn new(proxies: Proxies, selector: SharedSelector, clock: Clock) -> Self {
         Self {
-            seen: Arc::default(),
+            models: Arc::default(),
+            snapshots: Arc::default(),
             proxies,
             selector,
             clock,
         }
     }
 
-    pub(crate) fn set(&self, models: Vec<GatewayModel>, snapshots: Snapshots) {
-        self.seen.store(Arc::new(Seen { models, snapshots }));
+    pub(crate) fn set_models(&self, models: Models) {
+        self.models.store(Arc::new(models));
+    }
+
+    pub(crate) fn set_snapshots(&self, snapshots: Snapshots) {
+        self.snapshots.store(snapshots);
     }
 
     pub(crate) fn router(&self) -> Router {
@@ -72,11 +74,8 @@ impl DebugView {
 
 /// The routing model as text, of one Gateway or all.
 async fn config(State(view): State<DebugView>, Query(which): Query<Which>) -> Response {
-    let seen = view.seen.load();
-    let chosen = seen
-        .models
-        .iter()
-        .filter(|model| which.includes(&model.key));
+    let models = view.models.load();
+    let chosen = models.values().filter(|model| which.includes(&model.key));
     let mut text = String::new();
     for model in chosen {
         // Writing to a String does not fail.
@@ -90,8 +89,8 @@ async fn config(State(view): State<DebugView>, Query(which): Query<Which>) -> Re
 
 /// Names and versions of resources, and of each Envoy what it acknowledged.
 async fn xds(State(view): State<DebugView>, Query(which): Query<Which>) -> Response {
-    let seen = view.seen.load();
-    let chosen = seen.snapshots.iter().filter(|(key, _)| which.includes(key));
+    let snapshots = view.snapshots.load();
+    let chosen = snapshots.iter().filter(|(key, _)| which.includes(key));
     let shown: BTreeMap<String, Value> = chosen
         .map(|(key, snapshot)| (key.to_string(), show(&view.proxies, key, snapshot)))
         .collect();

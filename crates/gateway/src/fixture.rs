@@ -23,6 +23,7 @@ pub(crate) fn mk_settings() -> Settings {
         epp_tls: EppTls::Plaintext,
         pod_cidrs: BTreeMap::new(),
         deny_cidrs: denied(&[]),
+        remote_cidrs: Vec::new(),
     }
 }
 

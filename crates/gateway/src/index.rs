@@ -19,9 +19,12 @@ use watch::{OddObject, Update};
 use crate::infra::{Part, parameters};
 use crate::status::Target;
 use crate::world::{
-    Endpoints, Key, ListedCredential, ListedSecret, World, project, selection_policy,
+    BadBundle, Bundle, Endpoints, Key, ListedCredential, ListedSecret, Touched, World,
+    backend_tls_policy, project, selection_policy,
 };
+use crate::xds::Reads;
 
+mod changes;
 mod evidence;
 mod keep;
 mod parts;
@@ -31,6 +34,7 @@ mod vanished;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use changes::{Changes, Live};
 pub(crate) use vanished::CRDS;
 
 use keep::{keep, keep_some};
@@ -46,6 +50,7 @@ pub(crate) enum Event {
     Imports(Update<crd::InferencePoolImport>),
     Grants(Update<crd::reference_grant::ReferenceGrant>),
     Policies(Update<crd::selection_policy::ClusterSelectionPolicy>),
+    TlsPolicies(Update<crd::backend_tls_policy::BackendTlsPolicy>),
     Services(Update<Service>),
     Slices(Update<EndpointSlice>),
     Namespaces(Update<PartialObjectMeta<Namespace>>),
@@ -64,23 +69,6 @@ pub(crate) enum Event {
     Credential(Key, Update<ListedCredential>),
     /// Whether the CRD of a kind confirms that what vanishes by the next event of that kind was deleted by somebody.
     Confirmed(&'static str, bool),
-}
-
-/// What an update changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each may be so without the others"
-)]
-pub(crate) struct Changes {
-    pub(crate) world: bool,
-    pub(crate) endpoints: bool,
-    /// Live status or infrastructure: something may have to be written.
-    pub(crate) live: bool,
-    /// Whom to observe, and how, may be other than before.
-    pub(crate) observed: bool,
-    /// Shares, priorities or health of clusters of imports.
-    pub(crate) selection: bool,
 }
 
 /// A watch whose first list must be known, or refused for good, before anything is served.
@@ -119,7 +107,7 @@ pub(crate) struct Index {
 }
 
 /// Every kind with one watch for the whole cluster that serving waits for.
-pub(crate) const KINDS: [&str; 14] = [
+pub(crate) const KINDS: [&str; 15] = [
     "GatewayClass",
     "Gateway",
     "HTTPRoute",
@@ -127,6 +115,7 @@ pub(crate) const KINDS: [&str; 14] = [
     "InferencePoolImport",
     "ReferenceGrant",
     POLICY,
+    TLS_POLICY,
     "Service",
     "EndpointSlice",
     "Namespace",
@@ -145,40 +134,13 @@ const NODE: &str = "Node";
 /// An older role does not allow to list it, and imports are used without.
 const POLICY: &str = crd::selection_policy::KIND;
 
+/// The same.
+const TLS_POLICY: &str = "BackendTLSPolicy";
+
 /// A Gateway works without one, and a role of before does not let us list them.
 const BUDGETS: Source = Source::Kind("PodDisruptionBudget");
 
 const IMPORT: &str = "InferencePoolImport";
-
-// === impl Changes ===
-
-impl Changes {
-    pub(crate) fn any(self) -> bool {
-        self.world || self.endpoints || self.live || self.observed || self.selection
-    }
-
-    pub(crate) fn add(&mut self, other: Self) {
-        self.world |= other.world;
-        self.endpoints |= other.endpoints;
-        self.live |= other.live;
-        self.observed |= other.observed;
-        self.selection |= other.selection;
-    }
-
-    fn world(changed: bool) -> Self {
-        Self {
-            world: changed,
-            ..Self::default()
-        }
-    }
-
-    fn live(changed: bool) -> Self {
-        Self {
-            live: changed,
-            ..Self::default()
-        }
-    }
-}
 
 // === impl Index ===
 
@@ -250,44 +212,42 @@ impl Index {
                     |o| &o.metadata,
                     |o| &o.status,
                 );
-                let mut changes = Changes::world(keep(
-                    &mut self.world.gateways,
-                    update,
-                    odd,
-                    |o| &o.metadata,
-                    project::gateway,
-                ));
-                changes.live = live;
-                changes
+                let kept = &mut self.world.gateways;
+                let changed = keep(kept, update, odd, |o| &o.metadata, project::gateway);
+                Changes {
+                    live,
+                    parts: !changed.is_empty(),
+                    ..Changes::world(!changed.is_empty())
+                }
             }
             Event::Routes(update) => {
                 let live = self.status(Target::Route, &update, odd, |o| &o.metadata, |o| &o.status);
                 let refused = match &update {
                     Update::Odd(odd) => self.refuse_rules(odd),
-                    _ => false,
+                    _ => None,
                 };
-                let mut changes = Changes::world(keep(
-                    &mut self.world.routes,
-                    update,
-                    odd,
-                    |o| &o.metadata,
-                    project::http_route,
-                ));
-                changes.world |= refused;
-                changes.live = live;
-                changes
+                let kept = &mut self.world.routes;
+                let mut routes = keep(kept, update, odd, |o| &o.metadata, project::http_route);
+                routes.extend(refused);
+                Changes {
+                    live,
+                    ..Changes::touched(Touched {
+                        routes,
+                        ..Touched::default()
+                    })
+                }
             }
             Event::Pools(update) => {
                 let live = self.status(Target::Pool, &update, odd, |o| &o.metadata, |o| &o.status);
-                let mut changes = Changes::world(keep(
-                    &mut self.world.pools,
-                    update,
-                    odd,
-                    |o| &o.metadata,
-                    project::inference_pool,
-                ));
-                changes.live = live;
-                changes
+                let kept = &mut self.world.pools;
+                let pools = keep(kept, update, odd, |o| &o.metadata, project::inference_pool);
+                Changes {
+                    live,
+                    ..Changes::touched(Touched {
+                        pools,
+                        ..Touched::default()
+                    })
+                }
             }
             Event::Imports(update) => {
                 let live =
@@ -295,23 +255,21 @@ impl Index {
                 let Some(update) = self.without_unwritten(update) else {
                     return Changes::live(live);
                 };
-                let mut changes = Changes::world(keep(
-                    &mut self.world.imports,
-                    update,
-                    odd,
-                    |o| &o.metadata,
-                    project::import,
-                ));
-                changes.live = live;
-                changes
+                let kept = &mut self.world.imports;
+                let imports = keep(kept, update, odd, |o| &o.metadata, project::import);
+                Changes {
+                    live,
+                    ..Changes::touched(Touched {
+                        imports,
+                        ..Touched::default()
+                    })
+                }
             }
-            Event::Grants(update) => Changes::world(keep(
-                &mut self.world.grants,
-                update,
-                odd,
-                |o| &o.metadata,
-                project::reference_grant,
-            )),
+            Event::Grants(update) => {
+                let kept = &mut self.world.grants;
+                let changed = keep(kept, update, odd, |o| &o.metadata, project::reference_grant);
+                Changes::world(!changed.is_empty())
+            }
             Event::Policies(update) => {
                 let live =
                     self.status(Target::Policy, &update, odd, |o| &o.metadata, |o| &o.status);
@@ -319,7 +277,19 @@ impl Index {
                 let changed = keep(kept, update, odd, |o| &o.metadata, selection_policy);
                 Changes {
                     live,
-                    ..Changes::world(changed)
+                    ..Changes::world(!changed.is_empty())
+                }
+            }
+            Event::TlsPolicies(update) => {
+                let target = Target::TlsPolicy;
+                let live = self.status(target, &update, odd, |o| &o.metadata, |o| &o.status);
+                self.note_validation(&update);
+                let kept = &mut self.world.tls_policies;
+                let changed = keep(kept, update, odd, |o| &o.metadata, backend_tls_policy);
+                self.forget_validations();
+                Changes {
+                    live,
+                    ..Changes::world(!changed.is_empty())
                 }
             }
             Event::Services(update) => self.services(update, odd),
@@ -335,12 +305,12 @@ impl Index {
             Event::ServiceCidrs(update) => {
                 let kept = &mut self.service_cidrs;
                 let changed = keep(kept, update, odd, |o| &o.metadata, project::service_cidr);
-                self.own_networks(changed)
+                self.own_networks(!changed.is_empty())
             }
             Event::Nodes(update) => {
                 let kept = &mut self.nodes;
                 let changed = keep(kept, update, odd, |o| &o.metadata, project::node);
-                self.own_networks(changed)
+                self.own_networks(!changed.is_empty())
             }
             Event::Pods(pool, update) => self.pods(&pool, update, odd),
             Event::ConfigMap(key, update) => self.config_map(&key, update, odd),
@@ -412,6 +382,7 @@ impl Index {
             }
             Source::ConfigMap(key) => {
                 self.world.parameters.remove(key);
+                self.world.authorities.remove(key);
             }
             Source::Secret(key) => {
                 self.world.certificates.remove(key);
@@ -445,7 +416,8 @@ impl Index {
         self.world.classes = named.collect();
         Changes {
             live,
-            ..Changes::world(world)
+            parts: !world.is_empty(),
+            ..Changes::world(!world.is_empty())
         }
     }
 
@@ -467,10 +439,22 @@ impl Index {
         );
         let named = named.into_iter().map(|(key, labels)| (key.name, labels));
         self.world.namespaces = named.collect();
-        Changes::world(changed)
+        Changes::world(!changed.is_empty())
     }
 
     fn slices(&mut self, update: Update<EndpointSlice>, odd: &BTreeSet<Key>) -> Changes {
+        let named: Vec<Key> = match &update {
+            Update::Reset(_) => self.endpoints.slices.keys().cloned().collect(),
+            Update::Apply(one) | Update::Delete(one) => vec![project::key(&one.metadata)],
+            Update::OddDelete(one) => vec![Key::new(&one.namespace, &one.name)],
+            Update::Odd(_) | Update::Failed(_) => Vec::new(),
+        };
+        let services = named.into_iter().filter_map(|name| {
+            let before = self.endpoints.slices.get(&name)?;
+            let service = before.service.clone();
+            Some((name, service))
+        });
+        let before: BTreeMap<Key, Key> = services.collect();
         let changed = keep_some(
             &mut self.endpoints.slices,
             update,
@@ -478,21 +462,23 @@ impl Index {
             |o| &o.metadata,
             project::slice,
         );
-        if changed {
-            let mut by_service: BTreeMap<Key, BTreeSet<Key>> = BTreeMap::new();
-            for (name, slice) in &self.endpoints.slices {
-                let names = by_service.entry(slice.service.clone()).or_default();
-                names.insert(name.clone());
+        let mut services = BTreeSet::new();
+        for name in changed {
+            if let Some(service) = before.get(&name) {
+                self.endpoints.unlink(&name, service);
+                services.insert(service.clone());
             }
-            self.endpoints.by_service = by_service;
+            services.extend(self.endpoints.link(&name));
         }
-        let api_servers = self
-            .endpoints
-            .addresses_of(&Key::new("default", "kubernetes"));
-        let moved = self.api_servers != api_servers;
-        self.api_servers = api_servers;
-        let mut changes = self.own_networks(moved);
-        changes.endpoints = changed;
+        let api_server = Key::new("default", "kubernetes");
+        let mut changes = Changes::default();
+        if services.contains(&api_server) {
+            let addresses = self.endpoints.addresses_of(&api_server);
+            let moved = self.api_servers != addresses;
+            self.api_servers = addresses;
+            changes = self.own_networks(moved);
+        }
+        changes.endpoints = services.into_iter().map(Reads::Service).collect();
         changes
     }
 
@@ -506,11 +492,15 @@ impl Index {
                     .world
                     .bad_selectors
                     .insert(pool.clone(), failure.message);
-                changes.world = before != message;
+                if before != message {
+                    changes.world.pools.insert(pool.clone());
+                }
                 Update::Reset(Vec::new())
             }
             Update::Reset(list) => {
-                changes.world = self.world.bad_selectors.remove(pool).is_some();
+                if self.world.bad_selectors.remove(pool).is_some() {
+                    changes.world.pools.insert(pool.clone());
+                }
                 Update::Reset(list)
             }
             update => update,
@@ -522,7 +512,9 @@ impl Index {
             .collect();
         let changed = keep_some(&mut named, update, odd, |o| &o.metadata, project::ready_pod);
         *pods = named.into_iter().map(|(key, ip)| (key.name, ip)).collect();
-        changes.endpoints = changed;
+        if !changed.is_empty() {
+            changes.endpoints.insert(Reads::Pool(pool.clone()));
+        }
         changes
     }
 
@@ -531,30 +523,38 @@ impl Index {
             let text = map.data.as_ref()?.get(parameters::FILE)?;
             Some(parameters::parse(text))
         };
-        let now = match update {
+        let map = match update {
             Update::Reset(_) if odd.contains(key) => return Changes::default(),
-            Update::Reset(list) => list.iter().find_map(text),
-            Update::Apply(map) => text(&map),
+            Update::Reset(list) => list
+                .into_iter()
+                .find(|map| project::key(&map.metadata) == *key),
+            Update::Apply(map) => Some(map),
             Update::Delete(_) | Update::OddDelete(_) => None,
             Update::Failed(failure) if failure.is_bad_request() => None,
             Update::Odd(_) | Update::Failed(_) => return Changes::default(),
         };
+        let bundle = map.as_ref().map_or(Err(BadBundle::NotFound), Bundle::read);
+        let now = map.as_ref().and_then(text);
         let before = self.world.parameters.insert(key.clone(), now.clone());
-        Changes::world(before != Some(now))
+        let changed = before != Some(now);
+        let trusted = self.world.authorities.insert(key.clone(), bundle.clone());
+        self.forget_validations();
+        Changes {
+            parts: changed,
+            ..Changes::world(changed || trusted != Some(bundle))
+        }
     }
 
-    /// What a route says now is not known, and may forbid what it allowed before. Returns whether that changed anything.
-    fn refuse_rules(&mut self, odd: &OddObject) -> bool {
+    /// What a route says now is not known, and may forbid what it allowed before. Returns the route if that changed anything.
+    fn refuse_rules(&mut self, odd: &OddObject) -> Option<Key> {
         let key = Key::new(&odd.namespace, &odd.name);
-        let Some(route) = self.world.routes.get_mut(&key) else {
-            return false;
-        };
+        let route = self.world.routes.get_mut(&key)?;
         let problem = Some(format!("the object does not decode: {}", odd.error));
         let before = route.rules.clone();
         for rule in &mut route.rules {
             rule.problem.clone_from(&problem);
         }
-        route.rules != before
+        (route.rules != before).then_some(key)
     }
 
     /// Live status of one kind.
@@ -565,7 +565,7 @@ impl Index {
         odd: &BTreeSet<Key>,
         meta: impl Fn(&K) -> &ObjectMeta,
         status: impl Fn(&K) -> &Option<S>,
-    ) -> bool {
+    ) -> Live {
         let json = |object: &K| {
             let status = status(object).as_ref().map(serde_json::to_value);
             status.and_then(Result::ok).unwrap_or(Value::Null)
@@ -578,14 +578,22 @@ impl Index {
                     .retain(|id, _| std::mem::discriminant(id) != kind || odd.contains(id.key()));
                 let statuses = list.iter().map(|object| (id(object), json(object)));
                 self.live.extend(statuses);
-                true
+                Live {
+                    all: true,
+                    ..Live::default()
+                }
             }
             Update::Apply(object) => {
-                let now = json(object);
-                self.live.insert(id(object), now.clone()) != Some(now)
+                let (id, now) = (id(object), json(object));
+                let before = self.live.insert(id.clone(), now.clone());
+                Live::of(id, before != Some(now))
             }
-            Update::Delete(object) => self.live.remove(&id(object)).is_some(),
-            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => false,
+            Update::Delete(object) => {
+                let id = id(object);
+                let before = self.live.remove(&id);
+                Live::of(id, before.is_some())
+            }
+            Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => Live::default(),
         }
     }
 }
@@ -605,6 +613,7 @@ fn deletion(kind: &str, key: Key) -> Option<Event> {
         IMPORT => Event::Imports(Update::OddDelete(gone)),
         "ReferenceGrant" => Event::Grants(Update::OddDelete(gone)),
         POLICY => Event::Policies(Update::OddDelete(gone)),
+        TLS_POLICY => Event::TlsPolicies(Update::OddDelete(gone)),
         _ => return None,
     })
 }

@@ -16,8 +16,10 @@ use crate::select::Ineligible;
 use crate::world::{Certificate, Key, RouteFilter, RouteMatch, World};
 
 mod attach;
+pub(crate) mod backend_tls;
 mod backends;
 mod build;
+mod built;
 pub(crate) mod certificates;
 mod gateways;
 mod order;
@@ -31,10 +33,16 @@ mod vhosts;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use backends::{is_h2c, wants_tls};
-pub(crate) use build::build;
+pub(crate) use backend_tls::{
+    NotSecured, Policed, Security, TlsPolicies, Trusted, Verification, security,
+};
+pub(crate) use backends::is_h2c;
+#[cfg(test)]
+pub(crate) use built::build;
+pub(crate) use built::{Built, Delta, StatusDelta};
 pub(crate) use crd::Hostname;
 pub(crate) use order::{literal_start, prefix_of};
+pub(crate) use refs::picker;
 pub(crate) use rules::parse_duration;
 pub(crate) use status::{
     ClassStatus, Cond, GatewayStatus, ImportStatus, ListenerStatus, ParentStatus, Truth,
@@ -53,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) pod_cidrs: BTreeMap<String, Vec<Cidr>>,
     /// Addresses that no import may name, this host and its link included.
     pub(crate) deny_cidrs: Vec<Cidr>,
+    /// The only networks in which endpoint pickers and Gateways of other clusters may be; empty: any.
+    pub(crate) remote_cidrs: Vec<Cidr>,
 }
 
 /// How EPPs are spoken to when nothing at the EPP says otherwise.
@@ -62,6 +72,8 @@ pub(crate) enum EppTls {
     Unverified,
     /// HTTP/2 without TLS.
     Plaintext,
+    /// Only those that a BackendTLSPolicy names, or whose port says appProtocol kubernetes.io/h2c.
+    Required,
 }
 
 /// One Gateway's traffic.
@@ -177,6 +189,8 @@ pub(crate) struct ServiceBackend {
     pub(crate) http2: bool,
     /// Requests may be upgraded to WebSocket.
     pub(crate) websocket: bool,
+    /// `None`: it is not connected to, since a policy asks for what cannot be had.
+    pub(crate) security: Option<Security>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,7 +208,7 @@ pub(crate) struct Epp {
     pub(crate) addresses: EppAddresses,
     /// Sent as `:authority`.
     pub(crate) authority: String,
-    pub(crate) tls: bool,
+    pub(crate) security: Security,
     /// Whether a gRPC health port is known; its number stands with the addresses.
     pub(crate) grpc_health: bool,
 }
@@ -288,9 +302,12 @@ pub(crate) struct EndpointMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParentMode {
     pub(crate) addresses: ParentAddresses,
-    /// Their certificates are verified for the host of each request; else they are spoken to in plaintext.
+    /// They are connected to by TLS, and else in plaintext.
     pub(crate) tls: bool,
-    /// The hosts that they route to the pool, each once, in their own order; empty: any. With TLS one of them is no wildcard.
+    /// How their certificates are verified, with TLS. `None`: for the host of each request.
+    pub(crate) verification: Option<Arc<Verification>>,
+    /// The hosts that they route to the pool, each once, in their own order; empty: any. Where certificates are verified for the
+    /// host of each request, one of them is no wildcard.
     pub(crate) hosts: Vec<Hostname>,
     /// Networks that names among the addresses must not lead to.
     pub(crate) denied: Vec<Cidr>,
@@ -379,7 +396,7 @@ impl GatewayModel {
             .flat_map(|port| &port.chains)
             .flat_map(|chain| &chain.vhosts)
             .flat_map(|vhost| &vhost.rules)
-            .filter(move |rule| seen.insert(rule.id.clone()))
+            .filter(move |rule| seen.insert(&rule.id))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use tls::Trust;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -18,6 +18,7 @@ use crate::select::{ClusterId, Fact};
 
 mod dial;
 mod page;
+mod places;
 mod probe;
 mod resolve;
 mod scrape;
@@ -26,6 +27,7 @@ pub(crate) use dial::Targets;
 pub(crate) use probe::{Method, Probe};
 pub(crate) use scrape::Scrape;
 
+use places::Places;
 use resolve::Resolver;
 
 /// Facts that wait for the control loop: each is some bytes, and more than these are a loop that hangs.
@@ -36,6 +38,10 @@ const PROBES: usize = 256;
 
 /// Scrapes at once.
 const SCRAPES: usize = 64;
+
+/// Part of these places that the imports of one namespace may have: whoever makes imports there decides how many hosts are
+/// dialled, and how long each of them takes.
+const NAMESPACE_PART: usize = 4;
 
 /// Time between two scrapes of a cluster, and how long one may take.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,8 +74,8 @@ pub(crate) struct Observers {
 struct Shared {
     facts: mpsc::Sender<Fact>,
     metrics: ObserveMetrics,
-    probes: Semaphore,
-    scrapes: Semaphore,
+    probes: Places,
+    scrapes: Places,
     /// The CAs of the system, read when they are needed first.
     system: LazyLock<Trust>,
     resolver: Resolver,
@@ -85,8 +91,8 @@ impl Observers {
             shared: Arc::new(Shared {
                 facts,
                 metrics,
-                probes: Semaphore::new(PROBES),
-                scrapes: Semaphore::new(SCRAPES),
+                probes: Places::new(PROBES),
+                scrapes: Places::new(SCRAPES),
                 system: LazyLock::new(Trust::system),
                 resolver: Resolver::system(),
             }),
@@ -156,7 +162,7 @@ impl Job {
             Self::Probe(_) => &shared.probes,
             Self::Scrape(_) => &shared.scrapes,
         };
-        let _place = places.acquire().await.ok()?;
+        let _place = places.take(&cluster.import.namespace).await?;
         let cluster = cluster.clone();
         Some(match self {
             Self::Probe(probe) => {

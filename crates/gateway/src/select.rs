@@ -8,7 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use crd::annotations::POD_CIDRS;
 use crd::networks::{Cidr, covering};
 
-use crate::model::{EndpointMode, Epp, EppAddresses, Imported, Metrics, Mode, Readiness, Settings};
+use crate::model::{
+    EndpointMode, Epp, EppAddresses, Imported, Metrics, Mode, NotSecured, Policed, Readiness,
+    Settings,
+};
 use crate::text::{is_label, quoted};
 use crate::world::{ImportedCluster, Key, MetricsPort, RemotePicker};
 
@@ -68,6 +71,8 @@ pub(crate) enum Ineligible {
         "the networks of its pods are not known: say {POD_CIDRS} of {0} at home (kubectl mci check says where), upgrade the CRD of InferencePoolImport here if it is of an earlier release, or give the gateway --pod-cidr {0}=CIDR"
     )]
     NetworksUnknown(String),
+    #[error("it is not connected to: {0}")]
+    NotSecured(NotSecured),
 }
 
 impl Ineligible {
@@ -91,21 +96,24 @@ impl Ineligible {
             Self::AddressDenied(_) | Self::NetworksDenied | Self::NetworksUnknown(_) => {
                 "AddressDenied"
             }
+            Self::NotSecured(_) => "InvalidTLSPolicy",
         }
     }
 }
 
-/// The entry as requests can use it. `own` are the networks of this cluster that nothing remote may name.
+/// The entry as requests can use it. `own` are the networks of this cluster that nothing remote may name, and `policy` is how
+/// its endpoint picker and its Gateways are verified.
 pub(crate) fn imported(
     import: &Key,
     entry: &ImportedCluster,
     settings: &Settings,
     own: &[Cidr],
+    policy: Option<Policed>,
 ) -> Imported {
     let picker = entry.picker.as_ref();
     Imported {
         name: entry.name.clone(),
-        mode: mode(entry, settings, own),
+        mode: mode(entry, settings, own, policy),
         readiness: readiness(entry),
         http2: crate::model::is_h2c(entry.app_protocol.as_deref()),
         fail_open: picker.is_some_and(|picker| picker.fail_open),
@@ -126,7 +134,12 @@ fn readiness(entry: &ImportedCluster) -> Readiness {
     }
 }
 
-fn mode(entry: &ImportedCluster, settings: &Settings, own: &[Cidr]) -> Result<Mode, Ineligible> {
+fn mode(
+    entry: &ImportedCluster,
+    settings: &Settings,
+    own: &[Cidr],
+    policy: Option<Policed>,
+) -> Result<Mode, Ineligible> {
     // Names of Envoy's resources are made of it, and `@pool` would be that of a local pool's hop.
     if !is_label(&entry.name) {
         return Err(Ineligible::InvalidName);
@@ -135,15 +148,16 @@ fn mode(entry: &ImportedCluster, settings: &Settings, own: &[Cidr]) -> Result<Mo
         return Err(Ineligible::NotAccepted);
     }
     if entry.parent_mode {
-        return parent::mode(entry, settings, own).map(Mode::Parent);
+        return parent::mode(entry, settings, own, policy).map(Mode::Parent);
     }
-    endpoint_mode(entry, settings, own).map(Mode::Endpoint)
+    endpoint_mode(entry, settings, own, policy).map(Mode::Endpoint)
 }
 
 fn endpoint_mode(
     entry: &ImportedCluster,
     settings: &Settings,
     own: &[Cidr],
+    policy: Option<Policed>,
 ) -> Result<EndpointMode, Ineligible> {
     let picker = entry
         .picker
@@ -164,7 +178,7 @@ fn endpoint_mode(
         return Err(Ineligible::NetworksDenied);
     }
     Ok(EndpointMode {
-        epp: epp(&entry.name, picker, settings, own)?,
+        epp: epp(&entry.name, picker, settings, own, policy)?,
         denied,
         cidrs: cidrs.clone(),
         ports: entry.target_ports.clone(),
@@ -206,7 +220,7 @@ struct Addresses {
     names: Vec<String>,
 }
 
-/// All of them denied is a denial.
+/// All of them denied is a denial. Where a host name leads to is not known here: it is denied where networks are given.
 fn addresses<'a>(
     given: impl IntoIterator<Item = &'a String>,
     settings: &Settings,
@@ -215,12 +229,14 @@ fn addresses<'a>(
     let mut ips = BTreeSet::new();
     let mut names = Vec::new();
     let mut denied = None;
+    let remote = &settings.remote_cidrs;
+    let is_within = |ip| remote.is_empty() || remote.iter().any(|cidr| cidr.contains(ip));
     for text in given.into_iter().take(MAX_ADDRESSES) {
         match text.parse::<IpAddr>() {
-            Ok(ip) if address::is_allowed(ip, &settings.deny_cidrs, own) => {
+            Ok(ip) if is_within(ip) && address::is_allowed(ip, &settings.deny_cidrs, own) => {
                 ips.insert(ip);
             }
-            Err(_) if address::is_hostname(text) => names.push(text.clone()),
+            Err(_) if remote.is_empty() && address::is_hostname(text) => names.push(text.clone()),
             _ => denied = denied.or_else(|| Some(quoted(text))),
         }
     }
@@ -240,6 +256,7 @@ fn epp(
     picker: &RemotePicker,
     settings: &Settings,
     own: &[Cidr],
+    policy: Option<Policed>,
 ) -> Result<Epp, Ineligible> {
     let port = picker.port.ok_or(Ineligible::AddressNotAssigned)?;
     let Addresses { ips, names } = addresses(picker.given(), settings, own)?;
@@ -261,9 +278,11 @@ fn epp(
             health: picker.health_port,
         }
     };
+    let app_protocol = picker.app_protocol.as_deref();
+    let security = crate::model::security(settings, app_protocol, policy);
     Ok(Epp {
         authority,
-        tls: crate::model::wants_tls(settings, picker.app_protocol.as_deref()),
+        security: security.map_err(Ineligible::NotSecured)?,
         grpc_health: picker.health_port.is_some(),
         addresses,
     })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{ClassStatus, GatewayStatus, ParentStatus, WantedStatus};
+use crate::model::{ClassStatus, GatewayStatus, ParentStatus, StatusDelta, WantedStatus};
 use crate::select::Selection;
 use crate::world::Key;
 
@@ -23,6 +23,7 @@ pub(crate) enum Target {
     Pool(Key),
     Import(Key),
     Policy(Key),
+    TlsPolicy(Key),
 }
 
 /// What the status of one object shall say.
@@ -52,10 +53,11 @@ pub(crate) fn wanted<'a>(
             Wanted::Gateway(gateway.clone()),
         )
     });
-    let lists: [Parents<'_>; 3] = [
+    let lists: [Parents<'_>; 4] = [
         (&status.routes, Target::Route),
         (&status.pools, Target::Pool),
         (&status.policies, Target::Policy),
+        (&status.tls_policies, Target::TlsPolicy),
     ];
     let parents = lists.into_iter().flat_map(|(list, target)| {
         list.iter()
@@ -68,6 +70,74 @@ pub(crate) fn wanted<'a>(
     classes.chain(gateways).chain(parents).chain(imports)
 }
 
+/// What the status of the object shall say; none of what we do not report on.
+pub(crate) fn wanted_of(
+    target: &Target,
+    status: &WantedStatus,
+    selection: &Selection,
+) -> Option<Wanted> {
+    let parents = |list: &BTreeMap<Key, Vec<ParentStatus>>, key: &Key| {
+        let parents = list.get(key)?;
+        Some(Wanted::Parents(parents.clone()))
+    };
+    match target {
+        Target::Class(key) => {
+            let class = status.classes.get(&key.name)?;
+            Some(Wanted::Class(class.clone()))
+        }
+        Target::Gateway(key) => {
+            let gateway = status.gateways.get(key)?;
+            Some(Wanted::Gateway(gateway.clone()))
+        }
+        Target::Route(key) => parents(&status.routes, key),
+        Target::Pool(key) => parents(&status.pools, key),
+        Target::Policy(key) => parents(&status.policies, key),
+        Target::TlsPolicy(key) => parents(&status.tls_policies, key),
+        Target::Import(key) => {
+            let import = status.imports.get(key)?;
+            Some(Wanted::Parents(import.parents(selection)))
+        }
+    }
+}
+
+/// Whether we report on the object.
+pub(crate) fn is_wanted(target: &Target, status: &WantedStatus) -> bool {
+    match target {
+        Target::Class(key) => status.classes.contains_key(&key.name),
+        Target::Gateway(key) => status.gateways.contains_key(key),
+        Target::Route(key) => status.routes.contains_key(key),
+        Target::Pool(key) => status.pools.contains_key(key),
+        Target::Policy(key) => status.policies.contains_key(key),
+        Target::TlsPolicy(key) => status.tls_policies.contains_key(key),
+        Target::Import(key) => status.imports.contains_key(key),
+    }
+}
+
+/// The objects whose status shall say something else than before, where not all are.
+pub(crate) fn targets(delta: &StatusDelta) -> impl Iterator<Item = Target> {
+    let StatusDelta {
+        all: _,
+        gateways,
+        routes,
+        pools,
+        imports,
+        policies,
+        tls_policies,
+    } = delta;
+    let gateways = gateways.iter().cloned().map(Target::Gateway);
+    let routes = routes.iter().cloned().map(Target::Route);
+    let pools = pools.iter().cloned().map(Target::Pool);
+    let imports = imports.iter().cloned().map(Target::Import);
+    let policies = policies.iter().cloned().map(Target::Policy);
+    let tls_policies = tls_policies.iter().cloned().map(Target::TlsPolicy);
+    gateways
+        .chain(routes)
+        .chain(pools)
+        .chain(imports)
+        .chain(policies)
+        .chain(tls_policies)
+}
+
 // === impl Target ===
 
 impl Target {
@@ -78,7 +148,8 @@ impl Target {
             | Self::Route(key)
             | Self::Pool(key)
             | Self::Import(key)
-            | Self::Policy(key) => key,
+            | Self::Policy(key)
+            | Self::TlsPolicy(key) => key,
         }
     }
 
@@ -97,6 +168,7 @@ impl Target {
                 selection_policy::VERSION,
                 selection_policy::KIND,
             ),
+            Self::TlsPolicy(_) => (GATEWAY_GROUP, "v1", "BackendTLSPolicy"),
         }
     }
 }

@@ -127,6 +127,7 @@ impl Watches {
         watches.all(Config::default(), Event::Imports);
         watches.all(Config::default(), Event::Grants);
         watches.all(Config::default(), Event::Policies);
+        watches.all(Config::default(), Event::TlsPolicies);
         watches.all(Config::default(), Event::Services);
         watches.all(Config::default(), Event::Slices);
         watches.all(Config::default(), Event::ServiceCidrs);

@@ -4,17 +4,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 
 use crd::networks::Cidr;
 
 use crate::infra::parameters;
 
+mod backend_tls;
+mod endpoints;
 mod headers;
 mod policy;
 pub(crate) mod project;
 mod secret;
+mod touched;
 
+#[cfg(test)]
+pub(crate) use backend_tls::TlsTarget;
+#[cfg(test)]
+pub(crate) use backend_tls::tests as authorities;
+pub(crate) use backend_tls::{
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, SubjectName, TlsValidation,
+    backend_tls_policy,
+};
+pub(crate) use endpoints::{Endpoints, Slice};
 pub(crate) use policy::{SelectionPolicy, selection_policy};
 #[cfg(test)]
 pub(crate) use secret::credentials;
@@ -24,6 +35,8 @@ pub(crate) use secret::{
     BadCredential, BadSecret, Certificate, Credential, Listed, ListedCredential, ListedSecret,
     RawSecret,
 };
+
+pub(crate) use touched::Touched;
 
 /// Namespace and name of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,11 +56,16 @@ pub(crate) struct World {
     pub(crate) imports: BTreeMap<Key, InferencePoolImport>,
     pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
     pub(crate) policies: BTreeMap<Key, SelectionPolicy>,
+    pub(crate) tls_policies: BTreeMap<Key, BackendTlsPolicy>,
+    /// What those asked for before whose authorities are not all listed yet: it holds until they are.
+    pub(crate) tls_before: BTreeMap<Key, TlsValidation>,
     /// Labels by namespace.
     pub(crate) namespaces: BTreeMap<String, Labels>,
     /// `parameters.yaml` of the `ConfigMap`s that Gateways and classes name; `None`: no such map or key;
     /// absent: not listed yet, so nothing is known of it.
     pub(crate) parameters: BTreeMap<Key, Option<parameters::Parsed>>,
+    /// The authorities in the `ConfigMap`s that are watched, which a `BackendTLSPolicy` names; absent: not listed yet.
+    pub(crate) authorities: BTreeMap<Key, Result<Bundle, BadBundle>>,
     /// The Secrets that listeners name and may name; absent: not listed yet, so nothing is known of it.
     pub(crate) certificates: BTreeMap<Key, Result<Certificate, BadSecret>>,
     /// The Secrets that imports name for metrics; absent: not listed yet.
@@ -293,6 +311,10 @@ pub(crate) struct InferencePool {
     pub(crate) picker: Option<PickerRef>,
     /// Annotation `isthmus.dev/health-port`, number or Service port name.
     pub(crate) health_port: Option<String>,
+    /// Annotation `isthmus.dev/metrics-port`, number or Service port name.
+    pub(crate) metrics_port: Option<String>,
+    /// Annotation `isthmus.dev/metrics-secret`, the name of a Secret of its namespace.
+    pub(crate) metrics_secret: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -403,28 +425,8 @@ pub(crate) struct Rejection {
     pub(crate) name: String,
     /// Who refuses it, and why.
     pub(crate) message: String,
-}
-
-/// Endpoints, apart from the rest of the world: pod churn changes these alone.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Endpoints {
-    /// By EndpointSlice.
-    pub(crate) slices: BTreeMap<Key, Slice>,
-    /// Names of the slices of each Service.
-    pub(crate) by_service: BTreeMap<Key, BTreeSet<Key>>,
-    /// IPs of the ready pods of each pool.
-    pub(crate) pods: BTreeMap<Key, BTreeMap<String, IpAddr>>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Slice {
-    pub(crate) service: Key,
-    /// Port number by port name.
-    pub(crate) ports: BTreeMap<String, u16>,
-    /// Addresses of endpoints that are ready.
-    pub(crate) ready: Vec<IpAddr>,
-    /// Addresses of endpoints that still serve while they terminate: the last resort of the whole Service.
-    pub(crate) terminating: Vec<IpAddr>,
+    /// Envoys that are ready do not refuse it.
+    pub(crate) others_serve: bool,
 }
 
 // === impl Key ===
@@ -529,48 +531,6 @@ impl Default for Redirect {
             path: None,
             code: 302,
         }
-    }
-}
-
-// === impl Endpoints ===
-
-impl Endpoints {
-    /// Ready addresses of the Service's port named `port_name`, sorted, each once. As for kube-proxy, all its slices count
-    /// together: only while no endpoint has the port and is ready, those serve on that terminate.
-    pub(crate) fn of_service(&self, service: &Key, port_name: &str) -> Vec<SocketAddr> {
-        let that_are = |state: fn(&Slice) -> &[IpAddr]| -> BTreeSet<SocketAddr> {
-            let names = self.by_service.get(service).into_iter().flatten();
-            names
-                .filter_map(|name| self.slices.get(name))
-                .filter_map(|slice| slice.ports.get(port_name).map(|port| (slice, *port)))
-                .flat_map(|(slice, port)| {
-                    let ips = state(slice).iter();
-                    ips.map(move |ip| SocketAddr::new(*ip, port))
-                })
-                .collect()
-        };
-        let mut found = that_are(|slice| &slice.ready);
-        if found.is_empty() {
-            found = that_are(|slice| &slice.terminating);
-        }
-        found.into_iter().collect()
-    }
-
-    /// Addresses of all endpoints of the Service that serve, whichever their port.
-    pub(crate) fn addresses_of(&self, service: &Key) -> BTreeSet<IpAddr> {
-        let names = self.by_service.get(service).into_iter().flatten();
-        let slices = names.filter_map(|name| self.slices.get(name));
-        let ips = slices.flat_map(|slice| slice.ready.iter().chain(&slice.terminating));
-        ips.copied().collect()
-    }
-
-    /// Each ready pod of the pool at each of its ports, sorted.
-    pub(crate) fn of_pool(&self, pool: &Key, ports: &[u16]) -> Vec<SocketAddr> {
-        let pods = self.pods.get(pool).into_iter().flat_map(BTreeMap::values);
-        let found: BTreeSet<SocketAddr> = pods
-            .flat_map(|ip| ports.iter().map(move |port| SocketAddr::new(*ip, *port)))
-            .collect();
-        found.into_iter().collect()
     }
 }
 

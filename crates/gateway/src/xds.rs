@@ -1,7 +1,7 @@
 //! The routing model as Envoy resources (pure), and the server that keeps Envoys at them.
 //!
 //! ```text
-//! GatewayModel ── translate ──► Plan ── assign(Endpoints, Selection) ──► Snapshot ──► ads (one state machine per Envoy)
+//! GatewayModel ── translate ──► Plan ── assignments(Endpoints, Selection) ──► Snapshot ──► ads (one state machine per Envoy)
 //! ```
 
 use std::collections::BTreeMap;
@@ -25,15 +25,20 @@ pub(crate) mod proto;
 mod redirect;
 mod route;
 mod secret;
+mod served;
 mod translate;
+mod upstream_tls;
 
 #[cfg(test)]
 mod real;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use endpoints::{Assignment, assign};
-pub(crate) use secret::secret;
+pub(crate) use endpoints::Assignment;
+#[cfg(test)]
+pub(crate) use endpoints::assign;
+pub(crate) use secret::{authorities, secret};
+pub(crate) use served::{Reads, Served};
 pub(crate) use translate::{Plan, translate};
 
 /// What of Envoy's configuration does not come from the cluster's objects.
@@ -58,7 +63,7 @@ pub(crate) struct Options {
 pub(crate) enum Kind {
     Cluster,
     Endpoints,
-    /// Certificates with their keys.
+    /// Certificates with their keys, and those of authorities.
     Secret,
     Listener,
     Routes,
@@ -166,8 +171,12 @@ impl Snapshot {
 
     /// The same for an Envoy that may not have private keys.
     pub(crate) fn without_secrets(&self) -> Self {
+        let public = self.secrets.iter();
+        let public = public.filter(|(name, _)| names::is_authorities(name));
         Self {
-            secrets: BTreeMap::new(),
+            secrets: public
+                .map(|(name, resource)| (name.clone(), Arc::clone(resource)))
+                .collect(),
             ..self.clone()
         }
     }

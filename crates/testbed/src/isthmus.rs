@@ -47,6 +47,7 @@ const CONTROLLER_MANIFEST: &str = include_str!("../../../config/controller.yaml"
 const GATEWAY_MANIFEST: &str = include_str!("../../../config/gateway.yaml");
 const POOL_MANIFEST: &str = include_str!("../../../config/samples/pool.yaml");
 const ROUTE_MANIFEST: &str = include_str!("../../../config/samples/route.yaml");
+const FRONT_MANIFEST: &str = include_str!("../../../config/samples/front.yaml");
 
 /// Programs start in a second; a busy machine of two cores takes several.
 const ROLLOUT_LIMIT: Duration = Duration::from_mins(1);
@@ -297,6 +298,16 @@ pub async fn install_route(cluster: &Cluster) -> Result<String, TestbedError> {
 pub async fn apply_route(cluster: &Cluster) -> Result<(), TestbedError> {
     let route = document(ROUTE_MANIFEST, "HTTPRoute");
     cluster.apply_yaml(&route.to_string()).await
+}
+
+/// Applies the Gateway through which other clusters reach the sample pool in ParentMode; `http://…` of it once it is
+/// programmed.
+///
+/// # Errors
+/// When the API server refuses, or the Gateway is not programmed in a minute.
+pub async fn install_front(cluster: &Cluster) -> Result<String, TestbedError> {
+    cluster.apply_yaml(FRONT_MANIFEST).await?;
+    gateway_url(cluster, POOL_NAMESPACE, "front").await
 }
 
 /// Exports the sample pool, as its owner would.

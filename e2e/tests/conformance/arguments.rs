@@ -27,6 +27,18 @@ pub(crate) struct Given {
     pub(crate) kubeconfigs: Vec<Kubeconfig>,
     pub(crate) implementation: Implementation,
     pub(crate) reading: Option<Reading>,
+    pub(crate) served: Option<Served>,
+}
+
+/// What a gateway in the last of the clusters serves: the import of a pool of the first one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// Scheme and authority of the gateway.
+    pub(crate) url: String,
+    pub(crate) namespace: String,
+    pub(crate) pool: String,
+    /// The model that requests name.
+    pub(crate) model: String,
 }
 
 /// A kubeconfig file and the name that its cluster has in the ClusterSet.
@@ -79,6 +91,35 @@ struct Flags {
     #[arg(long, env = "ISTHMUS_IMPORT_IN_EXPORTER", value_enum)]
     import_in_exporter: Option<Reading>,
 
+    /// Adds the tests `gateway::…`: scheme and authority of a gateway in the last of those clusters, whose route leads to the import
+    /// of `--pool`
+    #[arg(
+        long,
+        env = "ISTHMUS_GATEWAY",
+        value_name = "URL",
+        requires = "kubeconfigs"
+    )]
+    gateway: Option<String>,
+
+    /// The pool of the first of those clusters that these tests export and withdraw
+    #[arg(
+        long,
+        env = "ISTHMUS_POOL",
+        value_name = "NAMESPACE/NAME",
+        default_value = "llm/llama",
+        value_parser = namespace_and_name
+    )]
+    pool: (String, String),
+
+    /// The model that requests of these tests name
+    #[arg(
+        long,
+        env = "ISTHMUS_MODEL",
+        value_name = "NAME",
+        default_value = "llama"
+    )]
+    model: String,
+
     #[command(flatten)]
     tests: Arguments,
 }
@@ -89,6 +130,9 @@ pub(crate) fn parse() -> Result<Args, clap::Error> {
         kubeconfigs,
         implementation,
         import_in_exporter,
+        gateway,
+        pool: (namespace, pool),
+        model,
         tests,
     } = Flags::try_parse()?;
     let target = match kubeconfigs.len() {
@@ -103,9 +147,24 @@ pub(crate) fn parse() -> Result<Args, clap::Error> {
             kubeconfigs,
             implementation,
             reading: import_in_exporter,
+            served: gateway.map(|url| Served {
+                url: url.trim_end_matches('/').to_owned(),
+                namespace,
+                pool,
+                model,
+            }),
         }),
     };
     Ok(Args { target, tests })
+}
+
+fn namespace_and_name(text: &str) -> Result<(String, String), String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok((namespace.to_owned(), name.to_owned()))
+        }
+        _ => Err("use NAMESPACE/NAME, as in llm/llama".to_owned()),
+    }
 }
 
 // === impl Kubeconfig ===

@@ -1,8 +1,8 @@
 //! What every ClusterSet controller for `InferencePoolImport` must do, on real API servers.
 //!
 //! Given kubeconfigs, the suite runs against whatever controller already serves those clusters; given none, it brings up
-//! three clusters with ours. The tests use nothing but the Kubernetes API and assume nothing that the proposal leaves
-//! open; what goes beyond it is ours alone, and named `isthmus::…`. See `e2e/README.md`.
+//! three clusters with ours. The tests use nothing but the Kubernetes API, those of `gateway::…` the URL of a gateway as well, and assume
+//! nothing that the proposal leaves open; what goes beyond it is ours alone, and named `isthmus::…` or `policy::…`. See `e2e/README.md`.
 #![cfg(test)]
 
 mod absence;
@@ -12,9 +12,13 @@ mod content;
 mod exported;
 mod exports;
 mod failover;
+mod gateway;
 mod isthmus;
 mod mixed;
+mod parent;
+mod policy;
 mod scene;
+mod stand;
 mod subject;
 
 use std::{process::ExitCode, sync::Arc};
@@ -44,6 +48,8 @@ enum Needs {
     Any,
     /// At least three clusters.
     Three,
+    /// A gateway whose route leads to an import; any will do.
+    Gateway,
     /// Our controller.
     Isthmus,
     /// Our controller, started by the suite: the test changes how it runs.
@@ -73,6 +79,9 @@ const AS_IT_IS: &[Test] = tests![
     Any content::a11_a_recreated_pool_starts_afresh,
     Any exported::a12_the_pool_says_whether_it_is_exported,
     Any exported::a12_an_unknown_value_exports_nothing,
+    Any parent::an_entry_names_the_gateway_that_serves_the_pool,
+    Any parent::another_address_of_a_gateway_reaches_the_imports,
+    Any parent::a_change_of_mode_replaces_the_entry_there_and_back,
     Three mixed::entries_of_both_modes_stand_in_one_import,
     Isthmus isthmus::an_export_without_a_mode_is_in_endpoint_mode,
     Isthmus isthmus::a01_an_entry_holds_all_that_is_known_of_the_picker,
@@ -85,11 +94,15 @@ const AS_IT_IS: &[Test] = tests![
 
 /// Tests that run one after another: each changes the inventory under all, or breaks a cluster.
 const ALONE: &[Test] = tests![
+    Gateway gateway::an_import_is_answered_in_each_mode,
+    Gateway gateway::an_import_without_exporters_answers_an_error,
     Testbed isthmus::a06_of_one_cluster_under_two_names_the_first_is_a_member,
     Testbed failover::an_endpoint_picker_that_is_gone_costs_no_request,
     Testbed failover::model_servers_that_are_gone_cost_no_request,
     Testbed failover::an_api_server_that_stands_still_costs_no_request,
     Testbed failover::a_cluster_that_cannot_be_reached_costs_no_request,
+    Testbed policy::an_order_holds_but_while_its_first_cluster_fails_and_some_time_after,
+    Testbed policy::the_share_of_a_saturated_cluster_falls_within_10_s_without_new_routes,
 ];
 
 /// With our controller keeping an import in a sole exporter too.

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     Needs,
-    arguments::{Given, Implementation, Reading, Target},
+    arguments::{Given, Implementation, Reading, Served, Target},
     scene::Stage,
 };
 
@@ -35,6 +35,7 @@ pub(crate) struct Subject {
     members: Vec<Member>,
     implementation: Implementation,
     reading: Option<Reading>,
+    served: Option<Served>,
     controls: Option<Controls>,
 }
 
@@ -68,6 +69,7 @@ impl Subject {
             kubeconfigs,
             implementation,
             reading,
+            served,
         } = given;
         let mut members = Vec::new();
         for kubeconfig in kubeconfigs {
@@ -83,6 +85,7 @@ impl Subject {
             members,
             implementation,
             reading,
+            served,
             controls: None,
         })
     }
@@ -122,6 +125,7 @@ impl Subject {
             members,
             implementation: Implementation::Isthmus,
             reading: Some(Reading::WhenRemote),
+            served: None,
             controls: Some(Controls {
                 home,
                 kubeconfigs,
@@ -137,6 +141,7 @@ impl Subject {
             Needs::Any => true,
             Needs::Three => self.members.len() > 2,
             Needs::Isthmus => self.implementation == Implementation::Isthmus,
+            Needs::Gateway => self.served.is_some() || self.controls.is_some(),
             Needs::Testbed => self.controls.is_some(),
         }
     }
@@ -172,6 +177,11 @@ impl Subject {
 
     pub(crate) fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// The gateway that was given; that of a testbed is started by the tests.
+    pub(crate) fn served(&self) -> Option<&Served> {
+        self.served.as_ref()
     }
 
     pub(crate) fn controls(&self) -> Option<&Controls> {

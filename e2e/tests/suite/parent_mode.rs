@@ -12,41 +12,19 @@ use testbed::{Cluster, Requests, eventually, isthmus};
 
 use e2e::compare::{condition, same, strip, without_messages};
 use e2e::environment::Environment;
+use e2e::front;
 use e2e::pair::{import, pool_condition};
 
 /// Several steps of several programs on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 const MODE: &str = "inference.networking.x-k8s.io/export-mode";
-/// The host under which east's Gateway serves the pool.
-const HOST: &str = "llama.example.com";
-/// A Gateway that serves the cluster's own pool to the world. Of the route's hosts, one is not the listener's.
-const FRONT: &str = r#"
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: front, namespace: llm}
-spec:
-  gatewayClassName: isthmus
-  listeners:
-  - {name: web, protocol: HTTP, port: 80, hostname: "*.example.com"}
-  - {name: unused, protocol: HTTP, port: 81, hostname: "unused.example.org"}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: front, namespace: llm}
-spec:
-  parentRefs: [{name: front}]
-  hostnames: [llama.example.com, llama.example.net]
-  rules:
-  - backendRefs:
-    - {group: inference.networking.k8s.io, kind: InferencePool, name: llama}
-"#;
 
 pub(crate) async fn a_pool_is_imported_with_the_gateways_that_lead_to_it(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
     let east = &environment.east;
-    let address = front(east).await?;
+    let address = front::install(east).await?;
     isthmus::annotate(east, &format!("{MODE}=ParentMode")).await?;
     let entry = eventually("a ready entry with parents", SOON, async || {
         let entry = entry(&environment.west).await?;
@@ -75,7 +53,7 @@ pub(crate) async fn a_pool_is_imported_with_the_gateways_that_lead_to_it(
                 "addresses": [address],
                 "ports": [{"number": 80, "name": "web", "protocol": "TCP", "appProtocol": "http"}],
             }],
-            "hostnames": [HOST],
+            "hostnames": [front::HOST],
             "listeners": [{"name": "web", "port": 80, "protocol": "HTTP", "hostname": "*.example.com"}],
             "conditions": [
                 condition("Programmed", "True", "Programmed", generation),
@@ -123,7 +101,7 @@ pub(crate) async fn a_pool_is_imported_with_the_gateways_that_lead_to_it(
         }
     })
     .await?;
-    clear(east).await
+    front::remove(east).await
 }
 
 pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
@@ -131,7 +109,7 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
 ) -> Result<()> {
     environment.settle().await?;
     let (east, west) = (&environment.east, &environment.west);
-    front(east).await?;
+    front::install(east).await?;
     let before = import(west)
         .await
         .map_err(anyhow::Error::msg)?
@@ -151,7 +129,7 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
         before.metadata.uid == after.metadata.uid,
         "the import was made anew"
     );
-    clear(east).await
+    front::remove(east).await
 }
 
 /// To ParentMode and back, each until requests are answered; the import in EndpointMode.
@@ -187,7 +165,7 @@ async fn switch_there_and_back(
 pub(crate) async fn each_exporter_chooses_its_mode(environment: &Environment) -> Result<()> {
     environment.settle().await?;
     let (east, west) = (&environment.east, &environment.west);
-    front(east).await?;
+    front::install(east).await?;
     isthmus::annotate(east, &format!("{MODE}=ParentMode")).await?;
     isthmus::export(west).await?;
     for (importer, mode) in [
@@ -206,7 +184,7 @@ pub(crate) async fn each_exporter_chooses_its_mode(environment: &Environment) ->
         })
         .await?;
     }
-    clear(east).await?;
+    front::remove(east).await?;
     isthmus::withdraw(west).await?;
     Ok(())
 }
@@ -226,24 +204,6 @@ async fn entry(importer: &Cluster) -> Result<ImportedCluster, String> {
         [entry] => Ok(entry.clone()),
         other => Err(format!("{other:?}")),
     }
-}
-
-/// Serves the pool in its own cluster; the Gateway's address, once the route is accepted and the pool says so.
-async fn front(cluster: &Cluster) -> Result<String> {
-    isthmus::install_gateway(cluster).await?;
-    cluster.apply_yaml(FRONT).await?;
-    let url = isthmus::gateway_url(cluster, isthmus::POOL_NAMESPACE, "front").await?;
-    Ok(url.trim_start_matches("http://").to_owned())
-}
-
-/// Takes away what [`front`] put there.
-async fn clear(cluster: &Cluster) -> Result<()> {
-    for kind in ["httproute", "gateway"] {
-        cluster
-            .kubectl(&["delete", kind, "front", "-n", "llm", "--ignore-not-found"])
-            .await?;
-    }
-    Ok(())
 }
 
 /// Sends a request as a gateway of another cluster would: to what the parent says, for the host that it names.

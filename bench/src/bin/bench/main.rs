@@ -1,4 +1,4 @@
-//! `bench [NAME…] --controller PROGRAM`: measures the controller on scripted API servers, and on real ones, and the EPP;
+//! `bench [NAME…] --controller PROGRAM`: measures the controller on scripted API servers, and on real ones, the EPP and the gateway;
 //! `cargo xtask bench` runs it.
 #![allow(clippy::print_stdout, reason = "a terminal program")]
 
@@ -17,6 +17,7 @@ use self::propagation::Case;
 mod dynamo;
 mod epp;
 mod failover;
+mod gateway;
 mod metadata;
 mod propagation;
 mod quality;
@@ -33,10 +34,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// What to measure; default: all.
     names: Vec<Name>,
-    /// Of propagation, epp, epp-quality, metadata, router and dynamo, only the cases with this in their names, such as `50 exporters, TLS`.
+    /// Of propagation, epp, epp-quality, metadata, router, dynamo and gateway, only the cases with this in their names, such as `50 exporters, TLS`.
     #[arg(long)]
     only: Option<String>,
-    /// Of epp, metadata and dynamo, a twentieth of the requests, of epp in one round: whether all works. Such figures say nothing.
+    /// Of epp, metadata, dynamo and gateway, a twentieth of the requests, of epp in one round: whether all works. Such figures say nothing.
     #[arg(long, conflicts_with = "document")]
     quick: bool,
     /// Of router, a trace to replay beside the generated prompts.
@@ -103,6 +104,8 @@ enum Name {
     Router,
     /// Processor and Router over HTTP, the EPP's external stage, ids on their way to a worker.
     Dynamo,
+    /// The gateway at 1000 routes: CPU of an event, time until Envoy has it, build, memory, bytes on the wire.
+    Gateway,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
     Nothing,
     /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
@@ -190,6 +193,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Metadata => run.metadata().await?,
             Name::Router => run.router()?,
             Name::Dynamo => run.dynamo().await?,
+            Name::Gateway => run.gateway().await?,
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{HEADER, of_type};
+use super::{HEADER, Kind, of_type};
 use crate::annotations::{OWN_BUNDLE_VERSION, OWN_BUNDLE_VERSION_VALUE};
 use crate::selection_policy::{
     ClusterSelectionPolicySpec, ClusterSelectionPolicyStatus, GROUP, KIND, PLURAL, VERSION,
@@ -17,51 +17,32 @@ pub fn selection_policy_crd_yaml() -> Result<String, serde_yaml::Error> {
 }
 
 fn crd() -> Value {
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": format!("{PLURAL}.{GROUP}"),
-            "annotations": { OWN_BUNDLE_VERSION: OWN_BUNDLE_VERSION_VALUE },
-            "labels": { "gateway.networking.k8s.io/policy": "Direct" },
+    let columns = json!([
+        { "name": "Type", "type": "string", "jsonPath": ".spec.type" },
+        { "name": "Accepted", "type": "string",
+          "jsonPath": r#".status.ancestors[*].conditions[?(@.type=="Accepted")].reason"# },
+        { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
+    ]);
+    let schema = json!({
+        "description": "How requests to imports of this namespace are shared among their exporting clusters.",
+        "required": ["spec"],
+        "properties": {
+            "spec": spec(),
+            "status": of_type::<ClusterSelectionPolicyStatus>(),
         },
-        "spec": {
-            "group": GROUP,
-            "names": {
-                "kind": KIND,
-                "listKind": format!("{KIND}List"),
-                "plural": PLURAL,
-                "singular": KIND.to_lowercase(),
-                "shortNames": ["csp"],
-                "categories": ["gateway-api"],
-            },
-            "scope": "Namespaced",
-            "versions": [{
-                "name": VERSION,
-                "served": true,
-                "storage": true,
-                "subresources": { "status": {} },
-                "additionalPrinterColumns": [
-                    { "name": "Type", "type": "string", "jsonPath": ".spec.type" },
-                    { "name": "Accepted", "type": "string",
-                      "jsonPath": r#".status.ancestors[*].conditions[?(@.type=="Accepted")].reason"# },
-                    { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
-                ],
-                "schema": { "openAPIV3Schema": {
-                    "description": "How requests to imports of this namespace are shared among their exporting clusters.",
-                    "type": "object",
-                    "required": ["spec"],
-                    "properties": {
-                        "apiVersion": { "type": "string" },
-                        "kind": { "type": "string" },
-                        "metadata": { "type": "object" },
-                        "spec": spec(),
-                        "status": of_type::<ClusterSelectionPolicyStatus>(),
-                    },
-                }},
-            }],
-        },
-    })
+    });
+    let kind = Kind {
+        group: GROUP,
+        version: VERSION,
+        name: KIND,
+        plural: PLURAL,
+        short_names: &["csp"],
+        bundle: (OWN_BUNDLE_VERSION, OWN_BUNDLE_VERSION_VALUE),
+    };
+    let mut crd = kind.definition(columns, schema);
+    crd["metadata"]["labels"] = json!({ "gateway.networking.k8s.io/policy": "Direct" });
+    crd["spec"]["names"]["categories"] = json!(["gateway-api"]);
+    crd
 }
 
 /// The derived schema with what it cannot say: defaults that are written into objects, and rules of more than one field.

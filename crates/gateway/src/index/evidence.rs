@@ -10,7 +10,7 @@ use watch::Update;
 use crate::world::{Key, project};
 
 use super::keep::{is_listed, note_odd};
-use super::{Event, IMPORT, Index, NODE, OWN_NETWORKS, POLICY, SERVICE_CIDR, Source};
+use super::{Event, IMPORT, Index, NODE, OWN_NETWORKS, POLICY, SERVICE_CIDR, Source, TLS_POLICY};
 
 /// What an update means before its objects are read.
 #[derive(Default)]
@@ -38,6 +38,7 @@ impl Index {
             }
             Event::Grants(u) => self.note_update(kind("ReferenceGrant"), u, always, now),
             Event::Policies(u) => self.note_update(kind(POLICY), u, always, now),
+            Event::TlsPolicies(u) => self.note_update(kind(TLS_POLICY), u, always, now),
             Event::Services(u) => self.note_update(kind("Service"), u, always, now),
             Event::Slices(u) => self.note_update(kind("EndpointSlice"), u, always, now),
             Event::Namespaces(u) => self.note_update(kind("Namespace"), u, always, now),
@@ -126,6 +127,9 @@ impl Index {
             Source::Kind(POLICY) => {
                 Some("may not be listed: imports are used as without a ClusterSelectionPolicy")
             }
+            Source::Kind(TLS_POLICY) => {
+                Some("may not be listed: backends are connected to as without a BackendTLSPolicy")
+            }
             _ => None,
         };
         let without = without.filter(|_| denied);
@@ -156,6 +160,7 @@ impl Index {
             IMPORT => world.imports.keys().cloned().collect(),
             "ReferenceGrant" => world.grants.keys().cloned().collect(),
             POLICY => world.policies.keys().cloned().collect(),
+            TLS_POLICY => world.tls_policies.keys().cloned().collect(),
             _ => Vec::new(),
         }
     }

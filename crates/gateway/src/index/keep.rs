@@ -30,11 +30,11 @@ pub(super) fn keep<K, V: PartialEq>(
     odd: &BTreeSet<Key>,
     meta: impl Fn(&K) -> &ObjectMeta,
     project: impl Fn(&K) -> V,
-) -> bool {
+) -> BTreeSet<Key> {
     keep_some(map, update, odd, meta, |object| Some(project(object)))
 }
 
-/// Applies the update to the map; whether that changed it. What projects to none is not kept; of a
+/// Applies the update to the map, and returns what that changed. What projects to none is not kept; of a
 /// complete list `odd` did not decode and stays as it was.
 pub(super) fn keep_some<K, V: PartialEq>(
     map: &mut BTreeMap<Key, V>,
@@ -42,7 +42,11 @@ pub(super) fn keep_some<K, V: PartialEq>(
     odd: &BTreeSet<Key>,
     meta: impl Fn(&K) -> &ObjectMeta,
     project: impl Fn(&K) -> Option<V>,
-) -> bool {
+) -> BTreeSet<Key> {
+    let removed = |map: &mut BTreeMap<Key, V>, key: Key| {
+        let removed = map.remove(&key).map(|_| key);
+        removed.into_iter().collect()
+    };
     match update {
         Update::Reset(list) => {
             let found = list.iter().filter_map(|object| {
@@ -50,13 +54,14 @@ pub(super) fn keep_some<K, V: PartialEq>(
                 Some((project::key(meta(object)), value))
             });
             let now: BTreeMap<Key, V> = found.collect();
-            let before = map.len();
-            map.retain(|key, _| now.contains_key(key) || odd.contains(key));
-            let mut changed = map.len() != before;
+            let is_gone = |key: &&Key| !now.contains_key(*key) && !odd.contains(*key);
+            let gone: BTreeSet<Key> = map.keys().filter(is_gone).cloned().collect();
+            map.retain(|key, _| !gone.contains(key));
+            let mut changed = gone;
             for (key, value) in now {
                 if map.get(&key) != Some(&value) {
-                    map.insert(key, value);
-                    changed = true;
+                    map.insert(key.clone(), value);
+                    changed.insert(key);
                 }
             }
             changed
@@ -64,16 +69,16 @@ pub(super) fn keep_some<K, V: PartialEq>(
         Update::Apply(object) => {
             let key = project::key(meta(&object));
             match project(&object) {
-                Some(value) if map.get(&key) == Some(&value) => false,
+                Some(value) if map.get(&key) == Some(&value) => BTreeSet::new(),
                 Some(value) => {
-                    map.insert(key, value);
-                    true
+                    map.insert(key.clone(), value);
+                    BTreeSet::from([key])
                 }
-                None => map.remove(&key).is_some(),
+                None => removed(map, key),
             }
         }
-        Update::Delete(object) => map.remove(&project::key(meta(&object))).is_some(),
-        Update::OddDelete(odd) => map.remove(&Key::new(&odd.namespace, &odd.name)).is_some(),
+        Update::Delete(object) => removed(map, project::key(meta(&object))),
+        Update::OddDelete(odd) => removed(map, Key::new(&odd.namespace, &odd.name)),
         Update::Odd(odd) => {
             let watch::OddObject {
                 namespace,
@@ -84,9 +89,9 @@ pub(super) fn keep_some<K, V: PartialEq>(
                 namespace,
                 name, error, "object does not decode, left as it was"
             );
-            false
+            BTreeSet::new()
         }
-        Update::Failed(_) => false,
+        Update::Failed(_) => BTreeSet::new(),
     }
 }
 

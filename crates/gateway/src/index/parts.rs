@@ -27,34 +27,34 @@ impl Index {
                 for service in list {
                     self.reached_by(service, false);
                 }
-                changes.world = true;
+                changes.world.all = true;
             }
-            Update::Apply(service) => {
-                if gateway_of(&service.metadata).is_some() {
-                    self.reached_by(service, false);
-                    changes.world = true;
-                }
-            }
-            Update::Delete(service) => self.reached_by(service, true),
+            Update::Apply(service) => changes
+                .world
+                .reports
+                .extend(self.reached_by(service, false)),
+            Update::Delete(service) => changes.world.reports.extend(self.reached_by(service, true)),
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
         }
         self.world
             .infra
             .retain(|_, infra| *infra != Infra::default());
-        let changed = keep(
+        let services = keep(
             &mut self.world.services,
             update,
             odd,
             |o| &o.metadata,
             project::service,
         );
-        changes.world |= changed;
-        self.own_networks(changed);
+        changes.add(self.own_networks(!services.is_empty()));
+        changes.world.services.extend(services);
         changes
     }
 
-    fn reached_by(&mut self, service: &Service, gone: bool) {
-        if gateway_of(&service.metadata).is_some() {
+    /// Notes where the Gateway that the Service leads to is reached, and returns that Gateway.
+    fn reached_by(&mut self, service: &Service, gone: bool) -> Option<Key> {
+        let gateway = gateway_of(&service.metadata);
+        if gateway.is_some() {
             let key = project::key(&service.metadata);
             let infra = self.world.infra.entry(key).or_default();
             (infra.addresses, infra.ports) = if gone {
@@ -66,6 +66,7 @@ impl Index {
                 )
             };
         }
+        gateway
     }
 
     pub(super) fn deployments(
@@ -76,6 +77,7 @@ impl Index {
         let mut changes = self.part(Part::Deployment, &update, odd, |o| &o.metadata);
         let (list, gone) = match &update {
             Update::Reset(list) => {
+                changes.world.all = true;
                 // Whose the odd ones are is not known: then nothing is taken for lost.
                 for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
                     infra.available = 0;
@@ -88,7 +90,7 @@ impl Index {
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => (&[][..], false),
         };
         for one in list {
-            if gateway_of(&one.metadata).is_some() {
+            if let Some(gateway) = gateway_of(&one.metadata) {
                 let key = project::key(&one.metadata);
                 let infra = self.world.infra.entry(key).or_default();
                 (infra.available, infra.failure) = if gone {
@@ -96,7 +98,7 @@ impl Index {
                 } else {
                     (project::available(one), project::replica_failure(one))
                 };
-                changes.world = true;
+                changes.world.reports.insert(gateway);
             }
         }
         self.world
@@ -116,7 +118,7 @@ impl Index {
         let json = |object: &K| serde_json::to_value(object).unwrap_or(Value::Null);
         let ours = |object: &K| gateway_of(meta(object)).is_some();
         let id = |object: &K| (part, project::key(meta(object)));
-        Changes::live(match update {
+        let changed = match update {
             Update::Reset(list) => {
                 self.parts
                     .retain(|(kind, key), _| *kind != part || odd.contains(key));
@@ -133,7 +135,11 @@ impl Index {
                 self.parts.remove(&id(object)).is_some()
             }
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => false,
-        })
+        };
+        Changes {
+            parts: changed,
+            ..Changes::default()
+        }
     }
 }
 

@@ -1,10 +1,11 @@
-//! Secrets that listeners and imports name, each with a watch of its own.
+//! Secrets that listeners and imports name, each with a watch of its own, and what policies for TLS asked for before.
 
 use std::collections::BTreeSet;
 
+use crd::backend_tls_policy::BackendTlsPolicy;
 use watch::Update;
 
-use crate::world::{BadCredential, BadSecret, Key, ListedCredential, ListedSecret};
+use crate::world::{BadCredential, BadSecret, Key, ListedCredential, ListedSecret, project};
 
 use super::{Changes, Index};
 
@@ -24,13 +25,13 @@ impl Index {
             Update::Reset(list) => {
                 let found = list.into_iter().find(|one| one.key() == *key);
                 match found {
-                    Some(found) => found.certificate,
+                    Some(found) => found.content,
                     None if !odd.contains(key) => Err(BadSecret::NotFound),
                     None if unknown => Err(BadSecret::Undecodable),
                     None => return Changes::default(),
                 }
             }
-            Update::Apply(one) if one.key() == *key => one.certificate,
+            Update::Apply(one) if one.key() == *key => one.content,
             Update::Delete(one) if one.key() == *key => Err(BadSecret::NotFound),
             Update::OddDelete(_) => Err(BadSecret::NotFound),
             // What is known stays: that it cannot be read says nothing of it.
@@ -67,9 +68,9 @@ impl Index {
             Update::Reset(_) if odd.contains(key) => Err(BadCredential::Undecodable),
             Update::Reset(list) => {
                 let found = list.into_iter().find(|one| one.key() == *key);
-                found.map_or(Err(BadCredential::NotFound), |one| one.credential)
+                found.map_or(Err(BadCredential::NotFound), |one| one.content)
             }
-            Update::Apply(one) if one.key() == *key => one.credential,
+            Update::Apply(one) if one.key() == *key => one.content,
             Update::Delete(one) if one.key() == *key => Err(BadCredential::NotFound),
             Update::OddDelete(_) => Err(BadCredential::NotFound),
             Update::Failed(failure) if unknown && failure.is_denied() => Err(BadCredential::Denied),
@@ -85,5 +86,27 @@ impl Index {
             observed: before != Some(now),
             ..Changes::default()
         }
+    }
+
+    /// Keeps what a policy asks for that is about to change: where its next authorities are not listed yet, it holds until
+    /// they are.
+    pub(super) fn note_validation(&mut self, update: &Update<BackendTlsPolicy>) {
+        let Update::Apply(object) = update else {
+            return;
+        };
+        let key = project::key(&object.metadata);
+        let world = &mut self.world;
+        let is_whole = world.awaited_authorities(&key).is_none();
+        let policy = world.tls_policies.get(&key).filter(|_| is_whole);
+        if let Some(Ok(validation)) = policy.map(|policy| &policy.validation) {
+            world.tls_before.insert(key, validation.clone());
+        }
+    }
+
+    /// Drops what policies asked for before, of those whose authorities are all listed.
+    pub(super) fn forget_validations(&mut self) {
+        let mut before = std::mem::take(&mut self.world.tls_before);
+        before.retain(|key, _| self.world.awaited_authorities(key).is_some());
+        self.world.tls_before = before;
     }
 }

@@ -8,6 +8,7 @@ use watch::OddObject;
 
 use super::*;
 use crate::world::{BadSecret, secrets};
+use crate::xds::Reads;
 
 fn mk_pod(name: &str, last: u8) -> Pod {
     let pod = json!({
@@ -65,7 +66,8 @@ fn object_that_no_longer_decodes_outlives_the_next_list() {
     );
     pods(&mut index, odd("a"));
     // The list has it, but it does not decode.
-    assert!(pods(&mut index, Update::Reset(Vec::new())).endpoints);
+    let changes = pods(&mut index, Update::Reset(Vec::new()));
+    assert_eq!(changes.endpoints, [Reads::Pool(pool())].into());
     assert_eq!(ips(&index), [ip(1)]);
     // The next list has it no more.
     pods(&mut index, Update::Reset(Vec::new()));
@@ -84,9 +86,10 @@ fn routes_and_their_status_outlive_a_list_too() {
     on(&mut index, Event::Routes(Update::Reset(vec![route])));
     let key = Key::new("ns", "r");
     assert_eq!(index.world.routes[&key].rules[0].problem, None);
-    assert!(on(&mut index, Event::Routes(odd("r"))).world);
+    let changes = on(&mut index, Event::Routes(odd("r")));
+    assert_eq!(changes.world.routes, [key.clone()].into());
     let changes = on(&mut index, Event::Routes(Update::Reset(Vec::new())));
-    assert!(!changes.world);
+    assert!(changes.world.is_empty());
     // Nobody knows what it says now, so nothing is served by it.
     let rules = &index.world.routes[&key].rules;
     assert!(rules[0].problem.is_some(), "{rules:?}");
@@ -164,7 +167,7 @@ fn config_map_that_is_not_there_is_known_only_once_listed() {
     on(&mut index, Event::Classes(Update::Reset(Vec::new())));
     assert_eq!(index.world.parameters.get(&key), None);
     let list = Event::ConfigMap(key.clone(), Update::Reset(Vec::new()));
-    assert!(on(&mut index, list).world);
+    assert!(on(&mut index, list).world.all);
     assert_eq!(index.world.parameters.get(&key), Some(&None));
 }
 
@@ -224,7 +227,7 @@ fn deleting_the_crd_of_imports_and_its_return_change_nothing() {
     assert!(index.world.kept.is_empty());
 
     on(&mut index, Event::Confirmed(IMPORT, false));
-    assert!(on(&mut index, delete()).world, "the condition says so");
+    assert!(on(&mut index, delete()).world.all, "the condition says so");
     assert_eq!(index.world.kept, BTreeSet::from([(IMPORT, pool())]));
     on(&mut index, Event::Imports(missing_kind()));
     on(&mut index, list(&[]));
@@ -254,7 +257,7 @@ fn an_import_whose_crd_stays_away_goes_after_ten_minutes() {
     on(&mut index, Event::Imports(list));
     on(&mut index, Event::Imports(missing_kind()));
     assert!(!index.expire(Moment::from_millis(599_999)).any());
-    assert!(index.expire(Moment::from_millis(600_000)).world);
+    assert!(index.expire(Moment::from_millis(600_000)).world.all);
     assert!(index.world.imports.is_empty() && index.world.kept.is_empty());
 }
 
@@ -267,14 +270,74 @@ fn mk_policy() -> crate::world::SelectionPolicy {
     }
 }
 
+fn mk_tls_policy() -> crate::world::BackendTlsPolicy {
+    crate::world::BackendTlsPolicy {
+        generation: 1,
+        created: 0,
+        targets: Vec::new(),
+        validation: Err("none".to_owned()),
+    }
+}
+
 #[test]
 fn policies_hold_nothing_back_where_a_role_does_not_allow_them() {
     let mut index = Index::default();
-    let kinds = KINDS.iter().filter(|kind| **kind != POLICY);
+    let kinds = KINDS
+        .iter()
+        .filter(|kind| ![POLICY, TLS_POLICY].contains(kind));
     index.listed.extend(kinds.map(|kind| Source::Kind(kind)));
-    assert!(!index.has_listed(&BTreeSet::new()));
     on(&mut index, Event::Policies(denied()));
+    assert!(!index.has_listed(&BTreeSet::new()));
+    on(&mut index, Event::TlsPolicies(denied()));
     assert!(index.has_listed(&BTreeSet::new()));
+}
+
+fn mk_policy_with(map: &str, hostname: &str) -> crd::backend_tls_policy::BackendTlsPolicy {
+    let object = json!({
+        "metadata": {"namespace": "ns", "name": "tls"},
+        "spec": {
+            "targetRefs": [{"group": "", "kind": "Service", "name": "web"}],
+            "validation": {
+                "hostname": hostname,
+                "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": map}],
+            },
+        },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// A backend would else not be connected to while the next authorities are read.
+#[test]
+fn what_a_policy_asked_for_holds_until_its_next_authorities_are_listed() {
+    use crate::model::backend_tls::named_maps;
+    use crate::world::authorities::mk_map;
+
+    let mut index = Index::default();
+    let pem = String::from_utf8(Ca::new("a").pem()).unwrap();
+    let listed = |name: &str| {
+        let list = vec![mk_map(name, &pem)];
+        Event::ConfigMap(Key::new("ns", name), Update::Reset(list))
+    };
+    let policy = |map, host| Event::TlsPolicies(Update::Apply(mk_policy_with(map, host)));
+    let before = |index: &Index| {
+        let mut all = index.world.tls_before.values();
+        all.next().map(|validation| validation.hostname.clone())
+    };
+    let maps = |index: &Index| -> Vec<String> {
+        let named = named_maps(&index.world).into_iter();
+        named.map(|key| key.name).collect()
+    };
+    on(&mut index, policy("one", "a.b"));
+    assert_eq!(before(&index), None);
+    on(&mut index, listed("one"));
+    on(&mut index, policy("two", "c.d"));
+    assert_eq!(before(&index).as_deref(), Some("a.b"));
+    on(&mut index, policy("three", "e.f"));
+    assert_eq!(before(&index).as_deref(), Some("a.b"));
+    assert_eq!(maps(&index), ["one", "three"]);
+    on(&mut index, listed("three"));
+    assert_eq!(before(&index), None);
+    assert_eq!(maps(&index), ["three"]);
 }
 
 #[test]
@@ -289,6 +352,7 @@ fn every_kind_that_a_crd_defines_outlives_it() {
             .grants
             .insert(pool(), crate::world::ReferenceGrant::default());
         index.world.policies.insert(pool(), mk_policy());
+        index.world.tls_policies.insert(pool(), mk_tls_policy());
         let before = index.keys(kind);
         assert!(!before.is_empty(), "{kind}");
         on(&mut index, Event::Confirmed(kind, false));
@@ -315,13 +379,15 @@ fn a_pool_whose_selector_is_refused_holds_nothing_back() {
     index.forget(&Source::Pods(pool()));
     assert!(!index.listed.contains(&Source::Pods(pool())));
     let changes = pods(&mut index, refused("unable to parse"));
-    assert!(changes.world);
+    assert_eq!(changes.world.pools, [pool()].into());
     assert!(index.listed.contains(&Source::Pods(pool())));
     assert_eq!(ips(&index), Vec::<IpAddr>::new());
     assert!(index.world.bad_selectors[&pool()].contains("unable to parse"));
-    assert!(!pods(&mut index, refused("unable to parse")).world);
+    let changes = pods(&mut index, refused("unable to parse"));
+    assert!(changes.world.is_empty());
     // mended
-    assert!(pods(&mut index, Update::Reset(vec![mk_pod("a", 1)])).world);
+    let changes = pods(&mut index, Update::Reset(vec![mk_pod("a", 1)]));
+    assert_eq!(changes.world.pools, [pool()].into());
     assert_eq!(ips(&index), [ip(1)]);
     assert!(index.world.bad_selectors.is_empty());
 
@@ -351,8 +417,13 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
             Event::ServiceCidrs(Update::Reset(vec![services]))
         )
         .world
+        .all
     );
-    assert!(on(&mut index, Event::Nodes(Update::Reset(vec![node.clone()]))).world);
+    assert!(
+        on(&mut index, Event::Nodes(Update::Reset(vec![node.clone()])))
+            .world
+            .all
+    );
     assert_eq!(
         networks(&index),
         [
@@ -363,7 +434,7 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
         ]
     );
     // A heartbeat changes nothing.
-    assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world);
+    assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world.all);
 
     // Load balancers and API servers may be elsewhere. What makers of Services choose denies nobody anything.
     let balanced = json!({"metadata": {"namespace": "ns", "name": "web"}, "spec": {"type": "LoadBalancer", "externalIPs": ["203.0.113.1"]},
@@ -373,8 +444,16 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
         "addressType": "IPv4", "endpoints": [{"addresses": ["198.51.100.9"]}], "ports": [{"name": "https", "port": 6443}]});
     let slice: EndpointSlice = serde_json::from_value(slice).unwrap();
     let before = networks(&index);
-    assert!(on(&mut index, Event::Services(Update::Apply(balanced.clone()))).world);
-    assert!(on(&mut index, Event::Slices(Update::Apply(slice.clone()))).world);
+    assert!(
+        on(&mut index, Event::Services(Update::Apply(balanced.clone())))
+            .world
+            .all
+    );
+    assert!(
+        on(&mut index, Event::Slices(Update::Apply(slice.clone())))
+            .world
+            .all
+    );
     let news: Vec<String> = networks(&index)
         .into_iter()
         .filter(|one| !before.contains(one))
@@ -403,7 +482,7 @@ fn certificate_follows_its_secret() {
         secrets::mk_secret(name, "kubernetes.io/tls", &chain, &key)
     };
     let mut index = Index::default();
-    let feed = |index: &mut Index, update| on(index, Event::Secret(cert.clone(), update)).world;
+    let feed = |index: &mut Index, update| on(index, Event::Secret(cert.clone(), update)).world.all;
     let bad = |index: &Index| index.world.certificates[&cert].clone().err();
     assert!(feed(&mut index, Update::Reset(vec![mk("other", "a.b")])));
     assert_eq!(bad(&index), Some(BadSecret::NotFound));
@@ -411,7 +490,7 @@ fn certificate_follows_its_secret() {
     let first = mk("cert", "a.b");
     assert!(feed(&mut index, Update::Apply(first.clone())));
     assert!(!feed(&mut index, Update::Apply(first.clone())));
-    assert_eq!(index.world.certificates[&cert], first.certificate);
+    assert_eq!(index.world.certificates[&cert], first.content);
     assert!(feed(&mut index, Update::Apply(mk("cert", "c.b"))));
     assert_eq!(bad(&index), None);
     // what is known stays

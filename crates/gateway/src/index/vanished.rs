@@ -12,7 +12,7 @@ use crate::world::Key;
 pub(crate) const GRACE: Duration = Duration::from_mins(10);
 
 /// The kinds that a CRD defines, with its name.
-pub(crate) const CRDS: [(&str, &str); 7] = [
+pub(crate) const CRDS: [(&str, &str); 8] = [
     ("GatewayClass", "gatewayclasses.gateway.networking.k8s.io"),
     ("Gateway", "gateways.gateway.networking.k8s.io"),
     ("HTTPRoute", "httproutes.gateway.networking.k8s.io"),
@@ -31,6 +31,10 @@ pub(crate) const CRDS: [(&str, &str); 7] = [
     (
         crd::selection_policy::KIND,
         "clusterselectionpolicies.isthmus.dev",
+    ),
+    (
+        "BackendTLSPolicy",
+        "backendtlspolicies.gateway.networking.k8s.io",
     ),
 ];
 

@@ -10,8 +10,8 @@ use super::refs::GATEWAY_GROUP;
 
 /// One parentRef of a route that names a Gateway of ours.
 #[derive(Clone, Debug)]
-pub(crate) struct Attachment<'a> {
-    pub(crate) parent: &'a ParentRef,
+pub(crate) struct Attachment {
+    pub(crate) parent: ParentRef,
     pub(crate) gateway: Key,
     /// Per listener (its index) the hosts served there; or why none.
     pub(crate) listeners: Result<BTreeMap<usize, Vec<Host>>, NotAttached>,
@@ -47,25 +47,27 @@ impl NotAttached {
     }
 }
 
-pub(crate) fn attach<'a>(
+/// `gateways` has those of ours that the route names.
+pub(crate) fn attach(
     world: &World,
     gateways: &BTreeMap<Key, OurGateway<'_>>,
-    route: &'a HttpRoute,
-) -> Vec<Attachment<'a>> {
+    route: &HttpRoute,
+) -> Vec<Attachment> {
     let named = route.parents.iter().filter_map(|parent| {
         let key = gateway_of(parent, &route.key.namespace)?;
         Some((parent, gateways.get_key_value(&key)?))
     });
     named
         .map(|(parent, (key, gateway))| Attachment {
-            parent,
+            parent: parent.clone(),
             gateway: key.clone(),
             listeners: listeners(world, gateway, route, parent),
         })
         .collect()
 }
 
-fn gateway_of(parent: &ParentRef, namespace: &str) -> Option<Key> {
+/// The Gateway that a route of this namespace names.
+pub(super) fn gateway_of(parent: &ParentRef, namespace: &str) -> Option<Key> {
     let is_gateway = parent.group.as_deref().unwrap_or(GATEWAY_GROUP) == GATEWAY_GROUP
         && parent.kind.as_deref().unwrap_or("Gateway") == "Gateway";
     let namespace = parent.namespace.as_deref().unwrap_or(namespace);

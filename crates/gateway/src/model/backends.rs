@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::select::{self, Ineligible, Policy};
-use crate::world::{InferencePoolImport, Key, World};
+use crate::world::{InferencePoolImport, Key, ServicePort};
 
 use super::refs::{find_port, picker};
 use super::{
-    Backend, Epp, EppAddresses, EppTls, GatewayModel, HealthPort, Import, Imported, Mode, Pool,
-    Readiness, ServiceBackend, Settings,
+    Backend, Epp, EppAddresses, GatewayModel, HealthPort, Import, Imported, Mode, NotSecured, Pool,
+    Readiness, Security, ServiceBackend, Settings, TlsPolicies, security,
 };
 
 /// `appProtocol` of plaintext HTTP/2.
 const H2C: &str = "kubernetes.io/h2c";
 
-/// `appProtocol` of HTTP that may become WebSocket, without TLS.
-const WEBSOCKET: &str = "kubernetes.io/ws";
+/// `appProtocol` of HTTP that may become WebSocket, without TLS and with it.
+const WEBSOCKETS: [&str; 2] = ["kubernetes.io/ws", "kubernetes.io/wss"];
 
 /// Names of a Service port that serves gRPC health, as charts have them.
 const HEALTH_PORT_NAMES: [&str; 2] = ["health", "grpc-health"];
@@ -24,11 +24,12 @@ const HEALTH_PORT_NAMES: [&str; 2] = ["health", "grpc-health"];
 /// Adds what `backend` needs to the model, once.
 pub(crate) fn include(
     model: &mut GatewayModel,
-    world: &World,
+    tls: &TlsPolicies<'_>,
     settings: &Settings,
     imports: &BTreeMap<Key, Arc<Import>>,
     backend: &Backend,
 ) {
+    let world = tls.world();
     match backend {
         Backend::Service(key, port) => {
             let found = world.services.get(key).and_then(|s| find_port(s, *port));
@@ -36,14 +37,20 @@ pub(crate) fn include(
                 let service = ServiceBackend {
                     port_name: found.name.clone(),
                     http2: is_h2c(found.app_protocol.as_deref()),
-                    websocket: found.app_protocol.as_deref() == Some(WEBSOCKET),
+                    websocket: WEBSOCKETS
+                        .into_iter()
+                        .any(|name| found.app_protocol.as_deref() == Some(name)),
+                    security: match tls.of_service(key, &found.name) {
+                        Some(policy) => policy.ok().map(Security::Verified),
+                        None => Some(Security::Plaintext),
+                    },
                 };
                 model.services.insert((key.clone(), *port), service);
             }
         }
         Backend::Pool(key) => {
             if !model.pools.contains_key(key)
-                && let Some(pool) = make_pool(world, settings, key)
+                && let Some(pool) = make_pool(tls, settings, key)
             {
                 model.pools.insert(key.clone(), Arc::new(pool));
             }
@@ -54,7 +61,7 @@ pub(crate) fn include(
                 for (_, mode) in import.hops() {
                     if let Mode::Local(pool) = mode {
                         let pool = Backend::Pool(pool.clone());
-                        include(model, world, settings, imports, &pool);
+                        include(model, tls, settings, imports, &pool);
                     }
                 }
             }
@@ -63,10 +70,12 @@ pub(crate) fn include(
     }
 }
 
-fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
+fn make_pool(tls: &TlsPolicies<'_>, settings: &Settings, key: &Key) -> Option<Pool> {
+    let world = tls.world();
     let pool = world.pools.get(key)?;
     let found = picker(world, key, pool).and_then(Result::ok);
-    let epp = found.map(|(service_key, service, port)| {
+    let epp = found.and_then(|(service_key, service, port)| {
+        let security = epp_security(tls, settings, &service_key, port).ok()?;
         let named = |wanted: &dyn Fn(&str) -> bool| {
             let found = service.ports.iter().find(|port| wanted(&port.name));
             found.map(|port| HealthPort::Named(port.name.clone()))
@@ -78,16 +87,16 @@ fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
             },
             None => named(&|name| HEALTH_PORT_NAMES.contains(&name)),
         };
-        Epp {
+        Some(Epp {
             authority: format!("{}.{}.svc", service_key.name, service_key.namespace),
-            tls: wants_tls(settings, port.app_protocol.as_deref()),
+            security,
             grpc_health: health.is_some(),
             addresses: EppAddresses::Slices {
                 port_name: port.name.clone(),
                 health,
                 service: service_key,
             },
-        }
+        })
     });
     Some(Pool {
         key: key.clone(),
@@ -98,17 +107,32 @@ fn make_pool(world: &World, settings: &Settings, key: &Key) -> Option<Pool> {
     })
 }
 
+/// How the endpoint picker at a port of a Service is connected to.
+pub(crate) fn epp_security(
+    tls: &TlsPolicies<'_>,
+    settings: &Settings,
+    service: &Key,
+    port: &ServicePort,
+) -> Result<Security, NotSecured> {
+    let policy = tls.of_service(service, &port.name);
+    security(settings, port.app_protocol.as_deref(), policy)
+}
+
 pub(crate) fn make_import(
-    world: &World,
+    tls: &TlsPolicies<'_>,
     settings: &Settings,
     key: &Key,
     import: &InferencePoolImport,
     policy: Option<&Policy>,
 ) -> Import {
+    let own = &tls.world().own_networks;
     let entries = import.clusters.iter();
-    let entries = entries.map(|entry| select::imported(key, entry, settings, &world.own_networks));
+    let entries = entries.map(|entry| {
+        let policy = tls.of_import(key, &entry.name);
+        select::imported(key, entry, settings, own, policy)
+    });
     let is_included = policy.is_some_and(|policy| policy.include_local);
-    let local = is_included.then(|| local(world, settings, key));
+    let local = is_included.then(|| local(tls, settings, key));
     // The sort is stable: before an entry that has this cluster's name.
     let mut clusters: Vec<Imported> = local.flatten().into_iter().chain(entries).collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
@@ -121,16 +145,19 @@ pub(crate) fn make_import(
 }
 
 /// The pool of this cluster as one of those of its import.
-fn local(world: &World, settings: &Settings, key: &Key) -> Option<Imported> {
+fn local(tls: &TlsPolicies<'_>, settings: &Settings, key: &Key) -> Option<Imported> {
+    let world = tls.world();
     let pool = world.pools.get(key)?;
-    let has_picker = matches!(picker(world, key, pool), Some(Ok(_)));
+    let mode = match picker(world, key, pool) {
+        Some(Ok((service, _, port))) => match epp_security(tls, settings, &service, port) {
+            Ok(_) => Ok(Mode::Local(key.clone())),
+            Err(why) => Err(Ineligible::NotSecured(why)),
+        },
+        Some(Err(_)) | None => Err(Ineligible::EndpointPickerMissing),
+    };
     Some(Imported {
         name: settings.cluster_name.clone(),
-        mode: if has_picker {
-            Ok(Mode::Local(key.clone()))
-        } else {
-            Err(Ineligible::EndpointPickerMissing)
-        },
+        mode,
         readiness: Readiness::Ready,
         http2: is_h2c(pool.app_protocol.as_deref()),
         fail_open: pool.picker.as_ref().is_some_and(|picker| picker.fail_open),
@@ -140,9 +167,4 @@ fn local(world: &World, settings: &Settings, key: &Key) -> Option<Imported> {
 
 pub(crate) fn is_h2c(app_protocol: Option<&str>) -> bool {
     app_protocol == Some(H2C)
-}
-
-/// An EPP whose port says plaintext HTTP/2 is taken at its word.
-pub(crate) fn wants_tls(settings: &Settings, app_protocol: Option<&str>) -> bool {
-    settings.epp_tls == EppTls::Unverified && !is_h2c(app_protocol)
 }

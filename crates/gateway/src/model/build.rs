@@ -1,4 +1,4 @@
-//! The world in, models and status out.
+//! What a Gateway serves by the routes that are attached to it, and what routes and pools are told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,97 +6,36 @@ use std::sync::Arc;
 use crd::conditions::{ACCEPTED, PARTIALLY_INVALID, PROGRAMMED, RESOLVED_REFS};
 
 use crate::select::Policy;
-use crate::world::{HttpRoute, Key, World};
+use crate::world::{HttpRoute, InferencePool, Key, World};
 use crate::xds::{Kind, names};
 
-use super::attach::{Attachment, Host, attach};
-use super::gateways::{OurGateway, ours};
+use super::attach::{Attachment, Host};
+use super::gateways::OurGateway;
 use super::refs::picker;
-use super::rules::{Rules, make_rules};
+use super::rules::Rules;
 use super::vhosts::{PortListener, make_chains};
 use super::{
-    Backend, Cond, GatewayModel, Import, ImportStatus, ParentStatus, PortModel, Rule, Settings,
-    Truth, WantedStatus, backends, certificates, gateways, policies, status,
+    Backend, Cond, GatewayModel, Import, ParentStatus, PortModel, Rule, Settings, TlsPolicies,
+    Truth, backends, certificates, status,
 };
 
 /// Per listener of a Gateway: the rules attached, by host.
-type Attached = BTreeMap<usize, BTreeMap<Host, Vec<Arc<Rule>>>>;
+pub(super) type Attached = BTreeMap<usize, BTreeMap<Host, Vec<Arc<Rule>>>>;
 
-/// By pool or import: the Gateways with routes to it, and whether such a route is accepted.
-type Users = BTreeMap<Key, BTreeMap<Key, bool>>;
-
-/// What every Gateway of ours serves, nothing where it is not accepted, and the status of all objects we report on.
-pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, WantedStatus) {
-    let mut gateways = ours(world, settings);
-    let mut attached: BTreeMap<Key, Attached> = BTreeMap::new();
-    let (mut pools, mut imports) = (Users::new(), Users::new());
-    let mut wanted = WantedStatus {
-        classes: status::classes(world, settings),
-        ..WantedStatus::default()
-    };
-    let policies = policies::of_imports(world);
-    for (key, route) in &world.routes {
-        let attachments = attach(world, &gateways, route);
-        let rules = if attachments.is_empty() {
-            Rules::default()
-        } else {
-            make_rules(world, route)
-        };
-        let parents = attachments
-            .iter()
-            .map(|one| parent_status(world, &policies, route, &rules, one))
-            .collect();
-        wanted.routes.insert(key.clone(), parents);
-        for one in &attachments {
-            note_users(&mut pools, &mut imports, &policies, &rules, one);
-            if let Ok(listeners) = &one.listeners
-                && let Some(gateway) = gateways.get_mut(&one.gateway)
-            {
-                let target = attached.entry(one.gateway.clone()).or_default();
-                for (index, hosts) in listeners {
-                    gateway.listeners[*index].attached.insert(key.clone());
-                    note_rules(target.entry(*index).or_default(), hosts, &rules.rules);
-                }
-            }
-        }
-    }
-    let made: BTreeMap<Key, Arc<Import>> = imports
-        .keys()
-        .filter_map(|key| {
-            let (object, policy) = (world.imports.get(key)?, policies.get(key));
-            let import = backends::make_import(world, settings, key, object, policy);
-            Some((key.clone(), Arc::new(import)))
-        })
-        .collect();
-    let models = gateways
-        .iter()
-        .map(|(key, gateway)| {
-            let attached = attached.remove(key).unwrap_or_default();
-            make_model(world, settings, &made, gateway, attached)
-        })
-        .collect();
-    for (key, gateway) in &gateways {
-        let status = gateways::status::of(world, gateway);
-        wanted.gateways.insert(key.clone(), status);
-    }
-    wanted.pools = pool_status(world, &pools);
-    wanted.imports = import_status(world, made, imports);
-    wanted.policies = policies::status(world);
-    (models, wanted)
-}
-
-/// A route may name a listener twice, by two parentRefs: its rules count once.
-fn note_rules(target: &mut BTreeMap<Host, Vec<Arc<Rule>>>, hosts: &[Host], rules: &[Arc<Rule>]) {
+/// Adds the rules of one route for these hosts, each of which it has once.
+pub(super) fn note_rules<'h>(
+    target: &mut BTreeMap<Host, Vec<Arc<Rule>>>,
+    hosts: impl Iterator<Item = &'h Host>,
+    rules: &[Arc<Rule>],
+) {
     for host in hosts {
         let there = target.entry(host.clone()).or_default();
-        let known: BTreeSet<_> = there.iter().map(|rule| rule.id.clone()).collect();
-        let new = rules.iter().filter(|rule| !known.contains(&rule.id));
-        there.extend(new.cloned());
+        there.extend(rules.iter().cloned());
     }
 }
 
 /// The backends that the rules name, and the pools of this cluster that imports among them include.
-fn used<'r>(
+pub(super) fn used<'r>(
     rules: &'r Rules,
     policies: &'r BTreeMap<Key, Policy>,
 ) -> impl Iterator<Item = Backend> + 'r {
@@ -114,26 +53,8 @@ fn used<'r>(
     })
 }
 
-fn note_users(
-    pools: &mut Users,
-    imports: &mut Users,
-    policies: &BTreeMap<Key, Policy>,
-    rules: &Rules,
-    one: &Attachment<'_>,
-) {
-    for backend in used(rules, policies) {
-        let users = match backend {
-            Backend::Pool(key) => pools.entry(key),
-            Backend::Import(key) => imports.entry(key),
-            Backend::Service(..) | Backend::Invalid => continue,
-        };
-        let accepted = users.or_default().entry(one.gateway.clone()).or_default();
-        *accepted |= one.listeners.is_ok() && rules.any_supported;
-    }
-}
-
-fn make_model(
-    world: &World,
+pub(super) fn make_model(
+    tls: &TlsPolicies<'_>,
     settings: &Settings,
     imports: &BTreeMap<Key, Arc<Import>>,
     gateway: &OurGateway<'_>,
@@ -172,24 +93,24 @@ fn make_model(
         );
     }
     let chains = model.ports.values().flat_map(|port| &port.chains);
-    model.certificates = certificates::of_chains(world, chains);
+    model.certificates = certificates::of_chains(tls.world(), chains);
     let named: BTreeSet<Backend> = model
         .rules()
         .flat_map(|rule| rule.action.backends())
         .map(|weighted| weighted.backend.clone())
         .collect();
     for backend in &named {
-        backends::include(&mut model, world, settings, imports, backend);
+        backends::include(&mut model, tls, settings, imports, backend);
     }
     model
 }
 
-fn parent_status(
+pub(super) fn parent_status(
     world: &World,
     policies: &BTreeMap<Key, Policy>,
     route: &HttpRoute,
     rules: &Rules,
-    one: &Attachment<'_>,
+    one: &Attachment,
 ) -> ParentStatus {
     let generation = route.generation;
     let accepted = match &one.listeners {
@@ -241,7 +162,7 @@ fn without_crd(world: &World, rules: &Rules) -> Option<String> {
     ))
 }
 
-/// What Envoys of the Gateway say against a cluster that the route uses.
+/// What Envoys of the Gateway say against a cluster that the route uses, where none does without saying it.
 fn rejected(
     world: &World,
     policies: &BTreeMap<Key, Policy>,
@@ -251,7 +172,7 @@ fn rejected(
     let rejections = world.rejections.get(gateway)?;
     let of_clusters = rejections
         .iter()
-        .filter(|one| matches!(one.kind, Kind::Cluster | Kind::Endpoints));
+        .filter(|one| matches!(one.kind, Kind::Cluster | Kind::Endpoints) && !one.others_serve);
     let mut hits = of_clusters.filter(|one| {
         used(rules, policies).any(|backend| names::is_of_backend(&one.name, &backend))
     });
@@ -259,58 +180,55 @@ fn rejected(
         .map(|one| format!("{}: {}", one.name, one.message))
 }
 
-fn pool_status(world: &World, users: &Users) -> BTreeMap<Key, Vec<ParentStatus>> {
-    let status = world.pools.iter().map(|(key, pool)| {
-        let generation = pool.generation;
-        let bad_selector = world.bad_selectors.get(key);
-        let resolved = match picker(world, key, pool) {
-            _ if bad_selector.is_some() => Cond::no(
-                RESOLVED_REFS,
-                "InvalidSelector",
-                format!(
-                    "spec.selector is refused, so it has no pods: {}",
-                    bad_selector.map_or("", |text| text)
-                ),
-                generation,
+/// At each Gateway with routes to the pool: whether such a route is accepted.
+pub(super) fn pool_status(
+    tls: &TlsPolicies<'_>,
+    settings: &Settings,
+    key: &Key,
+    pool: &InferencePool,
+    users: &BTreeMap<Key, bool>,
+) -> Vec<ParentStatus> {
+    let world = tls.world();
+    let generation = pool.generation;
+    let bad_selector = world.bad_selectors.get(key);
+    let resolved = match picker(world, key, pool) {
+        _ if bad_selector.is_some() => Cond::no(
+            RESOLVED_REFS,
+            "InvalidSelector",
+            format!(
+                "spec.selector is refused, so it has no pods: {}",
+                bad_selector.map_or("", |text| text)
             ),
-            Some(Err(bad)) => Cond::no(
-                RESOLVED_REFS,
-                "InvalidExtensionRef",
-                bad.to_string(),
-                generation,
-            ),
-            Some(Ok(_)) | None => Cond::yes(RESOLVED_REFS, generation),
-        };
-        let parents = users.get(key).into_iter().flatten();
-        let parents = parents.map(|(gateway, route_accepted)| {
-            let accepted = if pool.picker.is_none() {
-                let message = "spec.endpointPickerRef is missing: requests get 503";
-                Cond::no(ACCEPTED, "EndpointPickerRefMissing", message, generation)
-            } else {
-                status::of_route(*route_accepted, generation)
-            };
-            ParentStatus {
-                parent: status::gateway_ref(gateway),
-                conditions: vec![accepted, resolved.clone()],
+            generation,
+        ),
+        Some(Err(bad)) => Cond::no(
+            RESOLVED_REFS,
+            "InvalidExtensionRef",
+            bad.to_string(),
+            generation,
+        ),
+        Some(Ok((service, _, port))) => {
+            match backends::epp_security(tls, settings, &service, port) {
+                Ok(_) => Cond::yes(RESOLVED_REFS, generation),
+                Err(why) => {
+                    let message = format!("the endpoint picker is not connected to: {why}");
+                    Cond::no(RESOLVED_REFS, "InvalidExtensionRef", message, generation)
+                }
             }
-        });
-        (key.clone(), parents.collect())
-    });
-    status.collect()
-}
-
-fn import_status(
-    world: &World,
-    mut made: BTreeMap<Key, Arc<Import>>,
-    mut users: Users,
-) -> BTreeMap<Key, ImportStatus> {
-    let status = world.imports.iter().map(|(key, object)| {
-        let status = ImportStatus {
-            generation: object.generation,
-            import: made.remove(key),
-            gateways: users.remove(key).unwrap_or_default(),
+        }
+        None => Cond::yes(RESOLVED_REFS, generation),
+    };
+    let parents = users.iter().map(|(gateway, route_accepted)| {
+        let accepted = if pool.picker.is_none() {
+            let message = "spec.endpointPickerRef is missing: requests get 503";
+            Cond::no(ACCEPTED, "EndpointPickerRefMissing", message, generation)
+        } else {
+            status::of_route(*route_accepted, generation)
         };
-        (key.clone(), status)
+        ParentStatus {
+            parent: status::gateway_ref(gateway),
+            conditions: vec![accepted, resolved.clone()],
+        }
     });
-    status.collect()
+    parents.collect()
 }

@@ -67,13 +67,11 @@ pub(crate) enum ListenerProblem {
     HostnameConflict,
 }
 
-pub(crate) fn ours<'a>(world: &'a World, settings: &Settings) -> BTreeMap<Key, OurGateway<'a>> {
-    world
-        .gateways
-        .iter()
-        .filter(|(_, gateway)| is_ours(world, &settings.controller, &gateway.class))
-        .map(|(key, gateway)| (key.clone(), examine(world, gateway)))
-        .collect()
+/// The Gateway, if it is of a class of ours.
+pub(crate) fn our<'a>(world: &'a World, settings: &Settings, key: &Key) -> Option<OurGateway<'a>> {
+    let gateway = world.gateways.get(key)?;
+    let is_ours = is_ours(world, &settings.controller, &gateway.class);
+    is_ours.then(|| examine(world, gateway))
 }
 
 fn examine<'a>(world: &'a World, gateway: &'a Gateway) -> OurGateway<'a> {

@@ -1,6 +1,7 @@
 //! Which of several matching rules answers: Gateway API's precedence.
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeSet;
 
 use crate::world::PathMatch;
 
@@ -9,19 +10,57 @@ use super::Rule;
 #[cfg(test)]
 mod tests;
 
-/// Sorts so that the first rule that matches a request is the one that answers it.
+/// Which of two rules goes before the other, so that the first one that matches a request answers it.
 ///
 /// Path (exact, then the longest prefix), method, number of header matches, number of query matches, oldest route, its name,
-/// then the order inside it. A regular expression is not supported, and stands for the paths that begin as it does.
-pub(crate) fn compare(a: &Rule, b: &Rule) -> Ordering {
-    key(a).cmp(&key(b))
+/// then the order inside it. A regular expression is not supported, and stands for the paths that begin as it does: its rule
+/// answers more requests than it is meant for. Those of rules of other namespaces that are as specific must not be among them,
+/// so all rules of such a namespace go after those of the others that are as specific.
+pub(crate) struct Order<'r> {
+    /// Namespaces with rules that are widened, with how specific these are.
+    widened: BTreeSet<(Specificity, &'r str)>,
 }
 
-fn key(rule: &Rule) -> impl Ord + use<'_> {
+/// The lowest is the most specific.
+type Specificity = ((u8, Reverse<usize>), bool, Reverse<usize>, Reverse<usize>);
+
+// === impl Order ===
+
+impl<'r> Order<'r> {
+    pub(crate) fn of(rules: impl IntoIterator<Item = &'r Rule>) -> Self {
+        let widened = rules.into_iter().filter(|rule| rule.is_widened());
+        Self {
+            widened: widened
+                .map(|rule| (specificity(rule), rule.id.route.namespace.as_str()))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn compare(&self, a: &Rule, b: &Rule) -> Ordering {
+        self.key(a).cmp(&self.key(b))
+    }
+
+    fn key<'a>(&self, rule: &'a Rule) -> impl Ord + use<'a> {
+        let specificity = specificity(rule);
+        let namespace = rule.id.route.namespace.as_str();
+        let is_widened = self.widened.contains(&(specificity, namespace));
+        // Within a namespace the longer start goes first, with the slash at its end: what one rule denies must not fall to
+        // another that allows it.
+        let start = match &rule.matcher.path {
+            PathMatch::Regex(regex) => literal_start(regex).len(),
+            PathMatch::Exact(path) => path.len(),
+            PathMatch::Prefix(prefix) => prefix_of(prefix).len(),
+        };
+        let place = is_widened.then_some((namespace, Reverse(start)));
+        (specificity, place, rule.created, &rule.id)
+    }
+}
+
+fn specificity(rule: &Rule) -> Specificity {
     let matcher = &rule.matcher;
     let path = match &matcher.path {
         PathMatch::Exact(path) => (0_u8, Reverse(path.len())),
-        PathMatch::Regex(regex) => (1, Reverse(literal_start(regex).len())),
+        PathMatch::Regex(regex) => (1, Reverse(prefix_of(literal_start(regex)).len())),
         PathMatch::Prefix(prefix) => (1, Reverse(prefix_of(prefix).len())),
     };
     (
@@ -29,8 +68,6 @@ fn key(rule: &Rule) -> impl Ord + use<'_> {
         matcher.method.is_none(),
         Reverse(matcher.headers.len()),
         Reverse(matcher.query.len()),
-        rule.created,
-        &rule.id,
     )
 }
 

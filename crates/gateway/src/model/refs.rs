@@ -3,7 +3,7 @@
 use crate::text::quoted;
 use crate::world::{BackendRef, InferencePool, Key, Service, ServicePort, World};
 
-use super::Backend;
+use super::{Backend, TlsPolicies};
 
 pub(crate) const POOL_GROUP: &str = "inference.networking.k8s.io";
 pub(crate) const IMPORT_GROUP: &str = "inference.networking.x-k8s.io";
@@ -32,7 +32,7 @@ pub(crate) enum BadRef {
     #[error("the reference to Service {key} names no port")]
     PortMissing { key: Key },
     #[error(
-        "port {port} of Service {key} has the appProtocol {protocol}, which needs TLS: it is not supported to backends"
+        "port {port} of Service {key} has the appProtocol {protocol}, which needs TLS: a BackendTLSPolicy for it has to say how its certificate is verified"
     )]
     NeedsTls {
         key: Key,
@@ -58,6 +58,7 @@ impl BadRef {
 
 pub(crate) fn resolve(
     world: &World,
+    tls: &TlsPolicies<'_>,
     route_namespace: &str,
     backend: &BackendRef,
 ) -> Result<Backend, BadRef> {
@@ -102,7 +103,10 @@ pub(crate) fn resolve(
                 return Err(BadRef::NoSuchPort { key, port });
             };
             let protocol = found.app_protocol.as_deref();
-            match WITH_TLS.into_iter().find(|name| protocol == Some(*name)) {
+            let is_named =
+                |name: &str| protocol.is_some_and(|said| said.eq_ignore_ascii_case(name));
+            let with_tls = WITH_TLS.into_iter().find(|name| is_named(name));
+            match with_tls.filter(|_| tls.of_service(&key, &found.name).is_none()) {
                 Some(protocol) => Err(BadRef::NeedsTls {
                     key,
                     port,

@@ -9,7 +9,7 @@ use crate::world::{HttpRoute, PathMatch, Rewrite, RouteFilter, RouteMatch, Route
 
 use super::refs::{BadRef, resolve};
 use super::values;
-use super::{Action, Backend, Rule, RuleId, Timeouts, Weighted};
+use super::{Action, Backend, Rule, RuleId, Timeouts, TlsPolicies, Weighted};
 
 /// A route's rules and what is wrong with them.
 #[derive(Clone, Debug, Default)]
@@ -25,10 +25,10 @@ pub(crate) struct Rules {
     pub(crate) any_supported: bool,
 }
 
-pub(crate) fn make_rules(world: &World, route: &HttpRoute) -> Rules {
+pub(crate) fn make_rules(world: &World, tls: &TlsPolicies<'_>, route: &HttpRoute) -> Rules {
     let mut made = Rules::default();
     for (index, rule) in route.rules.iter().enumerate() {
-        let (action, bad) = make_action(world, route, rule, &mut made.named);
+        let (action, bad) = make_action(world, tls, route, rule, &mut made.named);
         made.bad_ref = made.bad_ref.or(bad);
         let problem = unsupported(rule);
         // Also without its filters: what is wrong with them would stand in the whole table.
@@ -71,6 +71,7 @@ pub(crate) fn make_rules(world: &World, route: &HttpRoute) -> Rules {
 
 fn make_action(
     world: &World,
+    tls: &TlsPolicies<'_>,
     route: &HttpRoute,
     rule: &RouteRule,
     named: &mut BTreeSet<Backend>,
@@ -78,7 +79,7 @@ fn make_action(
     let mut bad = None;
     let mut backends = Vec::with_capacity(rule.backends.len());
     for backend_ref in &rule.backends {
-        let backend = match resolve(world, &route.key.namespace, backend_ref) {
+        let backend = match resolve(world, tls, &route.key.namespace, backend_ref) {
             Ok(backend) => {
                 named.insert(backend.clone());
                 backend
@@ -164,6 +165,11 @@ impl Rule {
         let limits = [self.timeouts.request, self.timeouts.backend];
         let is_limited = limits.into_iter().flatten().any(|limit| !limit.is_zero());
         is_limited || self.rewrite().is_some_and(|to| to.path.is_some())
+    }
+
+    /// Whether it answers requests that its route does not mean, since regular expressions are not supported.
+    pub(crate) fn is_widened(&self) -> bool {
+        uses_regex(&self.matcher)
     }
 
     pub(crate) fn rewrite(&self) -> Option<&Rewrite> {

@@ -18,7 +18,9 @@ use super::{Import, Settings};
 const MAX_CONDITION: usize = 4 * MAX_MESSAGE;
 
 /// What works, by the names of Gateway API's conformance suite; sorted.
-const FEATURES: [&str; 27] = [
+const FEATURES: [&str; 29] = [
+    "BackendTLSPolicy",
+    "BackendTLSPolicySANValidation",
     "Gateway",
     "GatewayAddressEmpty",
     "GatewayHTTPListenerIsolation",
@@ -58,6 +60,8 @@ pub(crate) struct WantedStatus {
     pub(crate) imports: BTreeMap<Key, ImportStatus>,
     /// Of policies, an entry for each import that they name.
     pub(crate) policies: BTreeMap<Key, Vec<ParentStatus>>,
+    /// Of each `BackendTLSPolicy`, an entry for each Gateway that connects to what it names.
+    pub(crate) tls_policies: BTreeMap<Key, Vec<ParentStatus>>,
 }
 
 /// An import and the Gateways that use it. What its status says follows from how requests are shared as well.

@@ -12,6 +12,7 @@ use crate::fixture::{
 use crate::world::{Gateway, HttpRoute, ParentRef, Rejection, RoutesFrom};
 use crate::xds::Kind;
 
+mod backend_tls;
 mod headers;
 mod messages;
 pub(crate) mod references;
@@ -354,6 +355,7 @@ fn gateway_says_what_it_waits_for() {
         kind: Kind::Routes,
         name: "edge/80".into(),
         message: "no".into(),
+        others_serve: false,
     };
     world.rejections.insert(key("gw"), vec![refused]);
     assert_eq!(reason(&world), "Invalid");
@@ -381,6 +383,33 @@ fn listener_waits_for_its_port_of_the_service() {
     );
 }
 
+/// One Envoy of fifty that refuses something takes no Gateway out of service.
+#[test]
+fn what_ready_envoys_do_not_refuse_is_programmed() {
+    let mut world = mk_world();
+    let refuse = |world: &mut World, others_serve| {
+        let kinds = [
+            (Kind::Listener, "edge/80"),
+            (Kind::Cluster, "epp/ns/llm/east"),
+        ];
+        let refused = kinds.map(|(kind, name)| Rejection {
+            kind,
+            name: name.into(),
+            message: "1 of 50 Envoys refuse it".into(),
+            others_serve,
+        });
+        world.rejections.insert(key("gw"), refused.into());
+        let status = build_all(world).1.gateways.remove(&key("gw")).unwrap();
+        let said = [&status.conditions[1], &status.listeners[0].conditions[3]];
+        said.map(|one| (one.status, one.message.contains("1 of 50")))
+    };
+    assert_eq!(refuse(&mut world, true), [(Truth::True, true); 2]);
+    let rejected = "Programmed=False/ProxyRejected";
+    assert!(!has(&route_says(&world, "chat"), rejected));
+    assert_eq!(refuse(&mut world, false), [(Truth::False, true); 2]);
+    assert!(has(&route_says(&world, "chat"), rejected));
+}
+
 #[test]
 fn refused_cluster_shows_on_the_routes_that_use_it() {
     let mut world = mk_world();
@@ -388,6 +417,7 @@ fn refused_cluster_shows_on_the_routes_that_use_it() {
         kind: Kind::Cluster,
         name: "epp/ns/llm/east".into(),
         message: "no".into(),
+        others_serve: false,
     };
     world.rejections.insert(key("gw"), vec![refused]);
     assert!(has(

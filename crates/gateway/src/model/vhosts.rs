@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::attach::Host;
-use super::{Chain, Hostname, Protocol, Rule, VirtualHost, order};
+use super::order::Order;
+use super::{Chain, Hostname, Protocol, Rule, VirtualHost};
 
 /// One listener of the port; all have the same protocol.
 #[derive(Clone, Debug)]
@@ -50,15 +51,19 @@ fn make_vhosts(
             domains.extend(listener.routes.keys().map(|host| &host.served));
         }
     }
+    let hosts: Vec<Option<ByHost<'_>>> = listeners
+        .iter()
+        .map(|listener| served(listener).then(|| by_host(listener)))
+        .collect();
     let mut vhosts: Vec<VirtualHost> = domains
         .into_iter()
         .map(|domain| {
             let owner = owner(listeners, domain);
-            let served = owner.filter(|owner| served(owner));
+            let served = owner.and_then(|owner| hosts.get(owner)?.as_ref());
             VirtualHost {
                 domain: domain.clone(),
                 misdirected: served.is_none(),
-                rules: served.map_or_else(Vec::new, |owner| rules_of(owner, domain)),
+                rules: served.map_or_else(Vec::new, |hosts| rules_of(hosts, domain)),
             }
         })
         .collect();
@@ -69,22 +74,49 @@ fn make_vhosts(
     vhosts
 }
 
-fn owner<'a>(listeners: &'a [PortListener], domain: &Hostname) -> Option<&'a PortListener> {
-    let covering = listeners.iter();
-    let covering = covering.filter(|listener| listener.hostname.covers(domain));
-    covering.min_by(|a, b| a.hostname.compare_specificity(&b.hostname))
+/// The index of the listener that the domain belongs to.
+fn owner(listeners: &[PortListener], domain: &Hostname) -> Option<usize> {
+    let covering = listeners.iter().enumerate();
+    let covering = covering.filter(|(_, listener)| listener.hostname.covers(domain));
+    let owner = covering.min_by(|(_, a), (_, b)| a.hostname.compare_specificity(&b.hostname));
+    owner.map(|(index, _)| index)
 }
 
-fn rules_of(owner: &PortListener, domain: &Hostname) -> Vec<Arc<Rule>> {
-    let mut rules: Vec<(&Hostname, &Arc<Rule>)> = owner
-        .routes
+/// Rules by the host for which they are served, each with the host that their route names.
+type ByHost<'a> = BTreeMap<&'a Hostname, Vec<(&'a Hostname, &'a Arc<Rule>)>>;
+
+fn by_host(listener: &PortListener) -> ByHost<'_> {
+    let mut hosts = ByHost::new();
+    for (host, rules) in &listener.routes {
+        let there = hosts.entry(&host.served).or_default();
+        there.extend(rules.iter().map(|rule| (&host.named, rule)));
+    }
+    hosts
+}
+
+/// The hosts that cover the domain: itself, and each wildcard that it is under.
+fn covering(domain: &Hostname) -> Vec<Hostname> {
+    let mut hosts = vec![domain.clone()];
+    if let Hostname::Exact(name) | Hostname::Suffix(name) = domain {
+        let dots = name.match_indices('.').filter(|(at, _)| *at > 0);
+        let suffixes = dots.filter_map(|(at, _)| name.get(at + 1..));
+        hosts.extend(suffixes.map(|suffix| Hostname::Suffix(suffix.to_owned())));
+        hosts.push(Hostname::Any);
+    }
+    hosts
+}
+
+fn rules_of(hosts: &ByHost<'_>, domain: &Hostname) -> Vec<Arc<Rule>> {
+    let mut rules: Vec<(&Hostname, &Arc<Rule>)> = covering(domain)
         .iter()
-        .filter(|(host, _)| host.served.covers(domain))
-        .flat_map(|(host, rules)| rules.iter().map(move |rule| (&host.named, rule)))
+        .filter_map(|host| hosts.get(host))
+        .flatten()
+        .copied()
         .collect();
+    let order = Order::of(rules.iter().map(|(_, rule)| &***rule));
     rules.sort_by(|(host_a, a), (host_b, b)| {
         let specificity = host_a.compare_specificity(host_b);
-        specificity.then_with(|| order::compare(a, b))
+        specificity.then_with(|| order.compare(a, b))
     });
     // A route with `*.b` and `a.b` has each rule twice for `a.b`; the first says it all.
     let mut seen = BTreeSet::new();
@@ -93,4 +125,24 @@ fn rules_of(owner: &PortListener, domain: &Hostname) -> Vec<Arc<Rule>> {
         .into_iter()
         .map(|(_, rule)| Arc::clone(rule))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also names that no API server would take.
+    #[test]
+    fn the_hosts_that_cover_a_domain_are_found_by_its_name() {
+        let names = [
+            "*", "a", "*.a", "b.a", "*.b.a", "c.b.a", "*.c.b.a", "xb.a", ".a", "*..a", "a.", "c..a",
+        ];
+        let hosts = names.map(|name| Hostname::parse(Some(name)));
+        for domain in &hosts {
+            let found = covering(domain);
+            for host in &hosts {
+                assert_eq!(found.contains(host), host.covers(domain), "{host} {domain}");
+            }
+        }
+    }
 }

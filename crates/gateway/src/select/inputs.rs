@@ -7,13 +7,16 @@ use std::sync::Arc;
 use crd::networks::Cidr;
 
 use crate::model::{
-    Epp, EppAddresses, HealthPort, Import, Imported, Mode, ParentAddresses, Pool, Readiness,
+    Epp, EppAddresses, HealthPort, Import, Imported, Mode, ParentAddresses, Pool, Readiness, picker,
 };
 use crate::observe::{Job, Jobs, Kind, Method, Probe, Scrape, Targets};
-use crate::world::{BadCredential, Endpoints, Key, World};
+use crate::world::{BadCredential, Credential, Endpoints, Key, World};
 
 use super::policy::Policy;
 use super::state::{ClusterId, Entry, Standing, Wanted};
+
+/// Names of a Service port that serves metrics, as charts have them.
+const METRICS_PORT_NAMES: [&str; 2] = ["metrics", "http-metrics"];
 
 /// The imports in use.
 pub(crate) type Imports<'i> = BTreeMap<Key, &'i Import>;
@@ -29,8 +32,12 @@ pub(crate) fn wanted(
         let policy = policies.get(key).cloned().unwrap_or_default();
         let entries = import.hops().map(|(cluster, mode)| {
             let mut entry = entry(cluster, mode);
-            if policy.metrics().is_some() && !entry.is_local {
-                entry.unscraped = scrape(cluster, world, &nowhere).err();
+            if policy.metrics().is_some() {
+                let scrape = match mode {
+                    Mode::Local(pool) => local_scrape(pool, &cluster.name, world, None, &nowhere),
+                    Mode::Endpoint(_) | Mode::Parent(_) => scrape(cluster, world, &nowhere),
+                };
+                entry.unscraped = scrape.err();
             }
             (cluster.name.clone(), entry)
         });
@@ -95,9 +102,17 @@ pub(crate) fn jobs(
                 timeout: policy.health.timeout,
             };
             jobs.insert((id.clone(), Kind::Probe), Job::Probe(probe));
-            if policy.metrics().is_some()
-                && let Ok(scrape) = scrape(cluster, around.world, &denied)
-            {
+            if policy.metrics().is_none() {
+                continue;
+            }
+            let endpoints = Some(around.endpoints);
+            let scrape = match mode {
+                Mode::Local(pool) => {
+                    local_scrape(pool, &cluster.name, around.world, endpoints, &denied)
+                }
+                Mode::Endpoint(_) | Mode::Parent(_) => scrape(cluster, around.world, &denied),
+            };
+            if let Ok(scrape) = scrape {
                 jobs.insert((id, Kind::Scrape), Job::Scrape(scrape));
             }
         }
@@ -121,7 +136,11 @@ impl Surroundings<'_> {
                     ParentAddresses::Ips(addresses) => hosts(addresses, None),
                     ParentAddresses::Dns(hosts) => hosts.clone(),
                 };
-                let name = mode.host().filter(|_| mode.tls).map(str::to_owned);
+                let name = match &mode.verification {
+                    Some(verification) => verification.system_name(),
+                    None => mode.host().filter(|_| mode.tls),
+                };
+                let name = name.map(str::to_owned);
                 (hosts, name.map_or(Method::Tcp, |name| Method::Tls { name }))
             }
         }
@@ -169,23 +188,65 @@ fn hosts(addresses: &[SocketAddr], port: Option<u16>) -> Vec<(String, u16)> {
 fn scrape(cluster: &Imported, world: &World, denied: &Arc<[Cidr]>) -> Result<Scrape, &'static str> {
     let metrics = cluster.metrics.as_ref();
     let metrics = metrics.ok_or("its entry names no metrics that this cluster may read")?;
-    let credential = match &metrics.secret {
-        None => None,
-        Some(secret) => {
-            let listed = world.credentials.get(secret);
-            let listed = listed.ok_or("the Secret for its metrics is not listed yet")?;
-            let listed = listed.as_ref().map_err(|bad| bad.text())?;
-            if listed.cluster != cluster.name {
-                return Err(BadCredential::NotLabelled.text());
-            }
-            Some(listed.credential.clone())
-        }
-    };
+    let credential = credential(metrics.secret.as_ref(), &cluster.name, world)?;
     let targets = Targets::new(metrics.addresses.clone(), Arc::clone(denied));
     Ok(Scrape::new(targets, credential))
 }
 
-/// The Secrets that imports name for the metrics of their clusters, where shares depend on them.
+/// The same of the pool of this cluster: its endpoint picker is where its Service leads to at the moment.
+fn local_scrape(
+    pool: &Key,
+    cluster: &str,
+    world: &World,
+    endpoints: Option<&Endpoints>,
+    denied: &Arc<[Cidr]>,
+) -> Result<Scrape, &'static str> {
+    let missing = "the Service of its endpoint picker has no port of the name metrics or http-metrics, and the pool does not name another by isthmus.dev/metrics-port";
+    let object = world.pools.get(pool).ok_or(missing)?;
+    let Some(Ok((service, ports, picker))) = picker(world, pool, object) else {
+        return Err(missing);
+    };
+    let named = |wanted: &dyn Fn(&str) -> bool| {
+        let mut names = ports.ports.iter().map(|port| port.name.as_str());
+        names.find(|name| wanted(name)).ok_or(missing)
+    };
+    let number = object.metrics_port.as_ref().map(|text| text.parse::<u16>());
+    let (name, number) = match (&object.metrics_port, number) {
+        (_, Some(Ok(number))) => (picker.name.as_str(), Some(number)),
+        (Some(text), _) => (named(&|name| name == text)?, None),
+        (None, _) => (named(&|name| METRICS_PORT_NAMES.contains(&name))?, None),
+    };
+    let secret = object.metrics_secret.as_ref();
+    let secret = secret.map(|secret| Key::new(&pool.namespace, secret));
+    let credential = credential(secret.as_ref(), cluster, world)?;
+    let addresses = endpoints.map(|endpoints| endpoints.of_service(&service, name));
+    let hosts = hosts(&addresses.unwrap_or_default(), number);
+    Ok(Scrape::new(
+        Targets::new(hosts, Arc::clone(denied)),
+        credential,
+    ))
+}
+
+/// What the Secret has for the metrics of this cluster.
+fn credential(
+    secret: Option<&Key>,
+    cluster: &str,
+    world: &World,
+) -> Result<Option<Credential>, &'static str> {
+    let Some(secret) = secret else {
+        return Ok(None);
+    };
+    let listed = world.credentials.get(secret);
+    let listed = listed.ok_or("the Secret for its metrics is not listed yet")?;
+    let listed = listed.as_ref().map_err(|bad| bad.text())?;
+    if listed.cluster != cluster {
+        return Err(BadCredential::NotLabelled.text());
+    }
+    Ok(Some(listed.credential.clone()))
+}
+
+/// The Secrets that imports name for the metrics of their clusters, and the pools of this cluster that join them, where shares
+/// depend on them.
 pub(crate) fn credentials(world: &World, policies: &BTreeMap<Key, Policy>) -> Vec<Key> {
     let by_metrics = policies
         .iter()
@@ -201,7 +262,14 @@ pub(crate) fn credentials(world: &World, policies: &BTreeMap<Key, Policy>) -> Ve
         });
         own.map(|secret| Key::new(&key.namespace, &secret.name))
     });
-    named.collect()
+    let local = policies.iter().filter(|(key, policy)| {
+        policy.metrics().is_some() && policy.include_local && world.imports.contains_key(*key)
+    });
+    let local = local.filter_map(|(key, _)| {
+        let secret = world.pools.get(key)?.metrics_secret.as_ref()?;
+        Some(Key::new(&key.namespace, secret))
+    });
+    named.chain(local).collect()
 }
 
 #[cfg(test)]

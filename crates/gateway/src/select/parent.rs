@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use crd::Hostname;
 use crd::networks::{Cidr, covering};
 
-use crate::model::{ParentAddresses, ParentMode, Settings};
+use crate::model::{ParentAddresses, ParentMode, Policed, Settings};
 use crate::text::is_label;
 use crate::world::{ImportedCluster, RemoteListener, RemoteParent};
 
@@ -33,11 +33,12 @@ struct Way {
 }
 
 /// All Gateways that are programmed are used, and all there are while none is: that they are not ready is another matter. Where
-/// some have HTTPS, only those.
+/// some have HTTPS, only those. With a policy TLS is spoken to them in any case.
 pub(super) fn mode(
     entry: &ImportedCluster,
     settings: &Settings,
     own: &[Cidr],
+    policy: Option<Policed>,
 ) -> Result<ParentMode, Ineligible> {
     let mut ways = Vec::new();
     let mut denied = None;
@@ -63,8 +64,9 @@ pub(super) fn mode(
     ways.retain(|way| takes_all(way, &hosts));
     let tls = ways.first().map(|way| way.https);
     let tls = tls.ok_or_else(|| denied.unwrap_or(Ineligible::AddressNotAssigned))?;
+    let verification = policy.transpose().map_err(Ineligible::NotSecured)?;
     // Requests to hosts that no certificate is known for have to get another one.
-    if tls && !hosts.iter().any(is_exact) {
+    if tls && verification.is_none() && !hosts.iter().any(is_exact) {
         return Err(Ineligible::HostnameUnknown);
     }
     let addresses = all_addresses(&ways);
@@ -77,7 +79,8 @@ pub(super) fn mode(
     };
     Ok(ParentMode {
         addresses,
-        tls,
+        tls: tls || verification.is_some(),
+        verification,
         hosts,
         denied,
     })

@@ -2,7 +2,7 @@
 //!
 //! It is an input of assignments and of status alone: routes, listeners and clusters never follow from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Import, Imported, Mode, Readiness};
 use crate::text::quoted;
@@ -46,6 +46,15 @@ impl Selection {
     /// `None`: nothing is known of that cluster, and nothing is sent to it.
     pub(crate) fn of(&self, import: &Key, cluster: &str) -> Option<Assigned> {
         self.imports.get(import)?.get(cluster).copied()
+    }
+
+    /// The imports whose requests are shared in another way, or of which something else is said.
+    pub(crate) fn differing(&self, other: &Self) -> BTreeSet<Key> {
+        let imports = self.imports.keys().chain(other.imports.keys());
+        let imports = imports.filter(|key| self.imports.get(*key) != other.imports.get(*key));
+        let unread = self.unread.keys().chain(other.unread.keys());
+        let unread = unread.filter(|key| self.unread.get(*key) != other.unread.get(*key));
+        imports.chain(unread).cloned().collect()
     }
 
     /// Sets what the clusters of the import get.

@@ -67,7 +67,7 @@ pub(crate) fn diff(
         }
         (_, Wanted::Parents(parents)) => {
             let entries = match target {
-                Target::Policy(_) => &ANCESTORS,
+                Target::Policy(_) | Target::TlsPolicy(_) => &ANCESTORS,
                 _ => &PARENTS,
             };
             Ok(diff_entries(entries, parents, live, controller, now)?.map(Patch::Replace))
@@ -177,6 +177,13 @@ fn diff_entries(
     let is_ours = |entry: &&Value| entry.get("controllerName") == Some(&json!(controller));
     let all = list(live, entries.list);
     let before: Vec<Value> = all.iter().filter(is_ours).cloned().collect();
+    let of_others = all.len() - before.len();
+    // A full list of ancestors has those of ours that fit.
+    let fitting = entries.max.saturating_sub(of_others).min(wanted.len());
+    let wanted = match entries.list {
+        "ancestors" if fitting > 0 => wanted.get(..fitting).unwrap_or(wanted),
+        _ => wanted,
+    };
     let Some((own, true)) = merge_own(entries, wanted, &before, controller, now) else {
         return Ok(None);
     };

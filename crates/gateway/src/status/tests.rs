@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::diff::{Patch, StatusError, diff};
 use super::{Target, Wanted, wanted};
 use crate::fixture::{CONTROLLER, key, mk_selection, mk_settings, mk_world};
-use crate::model::build;
+use crate::model::{Cond, ParentStatus, build};
 use crate::select::Selection;
+use crate::world::ParentRef;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -191,4 +192,34 @@ fn policies_are_told_for_each_import_beside_what_others_say() {
         error.to_string(),
         "status.ancestors is full: 16 entries are of others, 16 are allowed"
     );
+}
+
+/// The API allows 16 entries, and there may be more Gateways.
+#[test]
+fn list_of_a_policy_has_as_many_of_its_gateways_as_fit() {
+    let entry = |name: String| ParentStatus {
+        parent: ParentRef {
+            name,
+            ..ParentRef::default()
+        },
+        conditions: vec![Cond::yes("Accepted", 1)],
+    };
+    let wanted = Wanted::Parents((10..30).map(|n| entry(format!("gw{n}"))).collect());
+    let target = Target::TlsPolicy(key("p"));
+    let other =
+        json!({"ancestorRef": {"name": "x"}, "controllerName": "other/gateway", "conditions": []});
+    let live = json!({"ancestors": vec![other; 3]});
+    let write = |live: &Value| diff(&target, &wanted, live, CONTROLLER, at(10)).unwrap();
+    let made = write(&live).map(body).unwrap();
+    let names: Vec<&Value> = made["ancestors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["ancestorRef"]["name"])
+        .collect();
+    assert_eq!(
+        (names.len(), names[2], names[15]),
+        (16, &json!("x"), &json!("gw22"))
+    );
+    assert_eq!(write(&made), None);
 }

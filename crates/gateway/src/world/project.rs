@@ -54,6 +54,7 @@ pub(crate) fn inference_pool(object: &inference_pool::InferencePool) -> Inferenc
         json.as_str().map(ToOwned::to_owned)
     });
     let annotations = object.metadata.annotations.as_ref();
+    let annotation = |name: &str| annotations.and_then(|all| all.get(name)).cloned();
     InferencePool {
         generation: object.metadata.generation.unwrap_or_default(),
         selector: spec.selector.match_labels.clone(),
@@ -66,9 +67,10 @@ pub(crate) fn inference_pool(object: &inference_pool::InferencePool) -> Inferenc
             port: picker.port.as_ref().map(|p| port(p.number)),
             fail_open: picker.failure_mode == Some(FailureMode::FailOpen),
         }),
-        health_port: annotations
-            .and_then(|annotations| annotations.get(crd::annotations::HEALTH_PORT))
-            .cloned(),
+        health_port: annotation(crd::annotations::HEALTH_PORT),
+        metrics_port: annotation(crd::annotations::METRICS_PORT),
+        metrics_secret: annotation(crd::annotations::METRICS_SECRET)
+            .filter(|name| !name.is_empty()),
     }
 }
 

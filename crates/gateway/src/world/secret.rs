@@ -1,11 +1,13 @@
 //! Secrets with a certificate and its key. What Envoy would refuse is found here, and no text has anything of a key.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::NamespaceResourceScope;
 use rustls::SignatureAlgorithm;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -32,7 +34,7 @@ const TLS_TYPE: &str = "kubernetes.io/tls";
 /// certificates.
 const MAX_PAIR: usize = 64 << 10;
 
-/// A Secret as the API server sends it. Its data is taken apart only in [`ListedSecret::read`], since the errors of serde
+/// A Secret as the API server sends it. Its data is taken apart only in [`FromSecret::from_secret`], since the errors of serde
 /// quote what they find.
 #[derive(Clone, Deserialize, kube::Resource)]
 #[resource(inherit = "Secret")]
@@ -50,13 +52,23 @@ struct Data {
     key: Option<ByteString>,
 }
 
-/// What is kept of a Secret.
-#[derive(Clone, Debug, kube::Resource)]
-#[resource(inherit = "Secret")]
-pub(crate) struct ListedSecret {
+/// What is kept of a Secret: which one it is, and what was read of it.
+#[derive(Clone, Debug)]
+pub(crate) struct SecretOf<T: FromSecret> {
     metadata: ObjectMeta,
-    pub(crate) certificate: Result<Certificate, BadSecret>,
+    pub(crate) content: Result<T, T::Error>,
 }
+
+/// What a Secret is read for.
+pub(crate) trait FromSecret: Sized {
+    /// Why a Secret is of no use for it.
+    type Error;
+
+    fn from_secret(key: &Key, raw: &RawSecret) -> Result<Self, Self::Error>;
+}
+
+/// A Secret that a listener names.
+pub(crate) type ListedSecret = SecretOf<Certificate>;
 
 /// A chain of certificates and the key of the first, as Envoy gets them. The one copy of the key that is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,13 +121,13 @@ impl fmt::Debug for RawSecret {
     }
 }
 
-// === impl ListedSecret ===
+// === impl SecretOf ===
 
-impl ListedSecret {
+impl<T: FromSecret> SecretOf<T> {
     pub(crate) fn read(raw: RawSecret) -> Self {
         let key = project::key(&raw.metadata);
         Self {
-            certificate: read(&key, &raw),
+            content: T::from_secret(&key, &raw),
             metadata: ObjectMeta {
                 namespace: raw.metadata.namespace,
                 name: raw.metadata.name,
@@ -129,27 +141,69 @@ impl ListedSecret {
     }
 }
 
-fn read(key: &Key, raw: &RawSecret) -> Result<Certificate, BadSecret> {
-    let kind = raw.r#type.as_deref().unwrap_or("Opaque");
-    if kind != TLS_TYPE {
-        return Err(BadSecret::WrongType(kind.to_owned()));
+impl<T: FromSecret> kube::Resource for SecretOf<T> {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Secret::kind(&())
     }
-    let data = match &raw.data {
-        Some(data) => serde_json::from_str(data.get()).map_err(|_| BadSecret::Undecodable)?,
-        None => Data::default(),
-    };
-    let given = |bytes: Option<ByteString>, name| {
-        let bytes = bytes.map(|bytes| bytes.0).filter(|bytes| !bytes.is_empty());
-        bytes.ok_or(BadSecret::Missing(name))
-    };
-    let chain = given(data.chain, "tls.crt")?;
-    let private = given(data.key, "tls.key")?;
-    let length = chain.len() + private.len();
-    if length > MAX_PAIR {
-        return Err(BadSecret::TooLarge(length));
+
+    fn group((): &()) -> Cow<'_, str> {
+        Secret::group(&())
     }
-    check(&chain, &private)?;
-    Ok(Certificate(xds::secret(key, chain, private)))
+
+    fn version((): &()) -> Cow<'_, str> {
+        Secret::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Secret::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+// === impl Certificate ===
+
+impl Certificate {
+    /// As Envoy gets it.
+    pub(crate) fn resource(&self) -> &Arc<Resource> {
+        &self.0
+    }
+}
+
+impl FromSecret for Certificate {
+    type Error = BadSecret;
+
+    fn from_secret(key: &Key, raw: &RawSecret) -> Result<Self, BadSecret> {
+        let kind = raw.r#type.as_deref().unwrap_or("Opaque");
+        if kind != TLS_TYPE {
+            return Err(BadSecret::WrongType(kind.to_owned()));
+        }
+        let data = match &raw.data {
+            Some(data) => serde_json::from_str(data.get()).map_err(|_| BadSecret::Undecodable)?,
+            None => Data::default(),
+        };
+        let given = |bytes: Option<ByteString>, name| {
+            let bytes = bytes.map(|bytes| bytes.0).filter(|bytes| !bytes.is_empty());
+            bytes.ok_or(BadSecret::Missing(name))
+        };
+        let chain = given(data.chain, "tls.crt")?;
+        let private = given(data.key, "tls.key")?;
+        let length = chain.len() + private.len();
+        if length > MAX_PAIR {
+            return Err(BadSecret::TooLarge(length));
+        }
+        check(&chain, &private)?;
+        Ok(Self(xds::secret(key, chain, private)))
+    }
 }
 
 /// Whether Envoy can serve the pair, which it reads as these same bytes.
@@ -188,15 +242,6 @@ fn problem(error: &pem::Error) -> &'static str {
     }
 }
 
-// === impl Certificate ===
-
-impl Certificate {
-    /// As Envoy gets it.
-    pub(crate) fn resource(&self) -> &Arc<Resource> {
-        &self.0
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use rcgen::{CertificateParams, KeyPair};
@@ -228,9 +273,7 @@ pub(crate) mod tests {
 
     pub(crate) fn mk_certificate(name: &str, ca: &Ca, host: &str) -> Certificate {
         let (chain, private) = mk_pem(ca, host);
-        mk_secret(name, TLS_TYPE, &chain, &private)
-            .certificate
-            .unwrap()
+        mk_secret(name, TLS_TYPE, &chain, &private).content.unwrap()
     }
 
     fn other_key() -> String {
@@ -268,7 +311,7 @@ pub(crate) mod tests {
         let (mut chain, mut private) = mk_pem(&Ca::new("a"), "a.b");
         spoil(&mut chain, &mut private);
         let secret = mk_secret("cert", kind, &chain, &private);
-        assert_eq!(secret.certificate, Err(expected));
+        assert_eq!(secret.content, Err(expected));
     }
 
     /// An error of serde would quote the value.
@@ -276,7 +319,7 @@ pub(crate) mod tests {
     fn data_of_another_form_is_an_error_without_it() {
         for data in [json!("hidden"), json!({"tls.key": "hidden?", "tls.crt": 1})] {
             let secret = mk_of("cert", TLS_TYPE, data);
-            assert_eq!(secret.certificate, Err(BadSecret::Undecodable));
+            assert_eq!(secret.content, Err(BadSecret::Undecodable));
         }
     }
 
@@ -294,7 +337,7 @@ pub(crate) mod tests {
             text.contains("kubernetes.io/tls") && text.len() < 200,
             "{text}"
         );
-        let text = format!("{:#?}", ListedSecret::read(raw).certificate.unwrap());
+        let text = format!("{:#?}", ListedSecret::read(raw).content.unwrap());
         // a key in numbers or in PEM is longer than this
         assert!(text.contains("version") && text.len() < 200, "{text}");
     }

@@ -581,7 +581,7 @@ impl Ads {
         self.types[kind as usize].in_flight = Some(InFlight {
             nonce: self.nonce,
             resources: versions.collect(),
-            removed: removed.clone(),
+            removed: removed.iter().cloned().collect(),
             at: now,
         });
         effects.push(Effect::Send(Response {

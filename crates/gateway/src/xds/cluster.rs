@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use crate::model::{EndpointMode, Epp, EppAddresses, ParentAddresses, ParentMode, Pool};
+use crate::model::{
+    EndpointMode, Epp, EppAddresses, ParentAddresses, ParentMode, Pool, Security, ServiceBackend,
+};
 
 use super::http;
 use super::names::{PICK, SERVED};
 use super::proto::{
     any, boolean, cluster, core, duration, extension, google, lb_metadata, least_request,
-    override_host, raw_buffer, seconds, subset, tls, uint32,
+    override_host, raw_buffer, seconds, subset, uint32,
 };
 use super::route::ATTEMPTS;
-use super::{Options, endpoints, filters};
-
-use tls::common_tls_context::ValidationContextType;
+use super::{Options, endpoints, filters, upstream_tls};
 
 use cluster::cluster::{ClusterDiscoveryType, CommonLbConfig, DiscoveryType, LbConfig, LbPolicy};
 
@@ -36,11 +36,37 @@ const MAX_RETRIES: u32 = 1024;
 /// Selects the plaintext socket for health checks of an EPP that speaks TLS.
 const HEALTH_SOCKET: &str = "isthmus.health";
 
-pub(crate) fn service(name: String, http2: bool) -> cluster::Cluster {
+pub(crate) fn service(
+    name: String,
+    service: &ServiceBackend,
+    security: &Security,
+    options: &Options,
+) -> cluster::Cluster {
+    let http2 = service.http2;
     cluster::Cluster {
         lb_policy: LbPolicy::LeastRequest.into(),
+        transport_socket: socket(security, http2, options),
         typed_extension_protocol_options: http::of_servers(http2, filters::of_model_servers()),
         ..eds(name)
+    }
+}
+
+/// Without hosts: requests get 503.
+pub(crate) fn nowhere(name: String) -> cluster::Cluster {
+    let kind = ClusterDiscoveryType::Type(DiscoveryType::Static.into());
+    cluster::Cluster {
+        cluster_discovery_type: Some(kind),
+        load_assignment: Some(endpoints::of_hosts(&name, &[], None)),
+        ..base(name)
+    }
+}
+
+/// `None`: without TLS.
+fn socket(security: &Security, http2: bool, options: &Options) -> Option<core::TransportSocket> {
+    match security {
+        Security::Plaintext => None,
+        Security::Unverified => Some(upstream_tls::unverified()),
+        Security::Verified(how) => Some(upstream_tls::verified(how, http2, options)),
     }
 }
 
@@ -137,7 +163,7 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
         )
     };
     // Health is plaintext, also of EPPs that speak TLS.
-    let plain_health = epp.tls && epp.grpc_health;
+    let plain_health = epp.security != Security::Plaintext && epp.grpc_health;
     let check = core::HealthCheck {
         timeout: Some(seconds(1)),
         interval: Some(seconds(2)),
@@ -164,7 +190,7 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
             interval: Some(seconds(1)),
             ..cluster::OutlierDetection::default()
         }),
-        transport_socket: epp.tls.then(unverified_tls),
+        transport_socket: socket(&epp.security, true, options),
         transport_socket_matches: if plain_health {
             vec![plaintext_for_health()]
         } else {
@@ -243,7 +269,13 @@ pub(crate) fn parent(
         }
     };
     let mut limits = limits();
-    limits.max_connection_pools = mode.tls.then(|| uint32(PARENT_POOLS));
+    let by_host = mode.tls && mode.verification.is_none();
+    limits.max_connection_pools = by_host.then(|| uint32(PARENT_POOLS));
+    let transport_socket = match &mode.verification {
+        Some(how) => Some(upstream_tls::verified_any(how, options)),
+        None if mode.tls => Some(upstream_tls::verified_by_host(mode.host(), options)),
+        None => None,
+    };
     let check = core::HealthCheck {
         timeout: Some(seconds(2)),
         interval: Some(seconds(2)),
@@ -274,8 +306,8 @@ pub(crate) fn parent(
             interval: Some(seconds(1)),
             ..cluster::OutlierDetection::default()
         }),
-        transport_socket: mode.tls.then(|| verified_tls(mode.host(), &options.roots)),
-        typed_extension_protocol_options: http::of_parents(mode.tls, http2, filters),
+        transport_socket,
+        typed_extension_protocol_options: http::of_parents(mode, http2, filters),
         ..base
     }
 }
@@ -344,51 +376,15 @@ fn policy(extension: core::TypedExtensionConfig) -> cluster::LoadBalancingPolicy
     }
 }
 
-fn unverified_tls() -> core::TransportSocket {
-    let context = tls::UpstreamTlsContext {
-        common_tls_context: Some(tls::CommonTlsContext {
-            alpn_protocols: vec!["h2".to_owned()],
-            ..tls::CommonTlsContext::default()
-        }),
-        ..tls::UpstreamTlsContext::default()
-    };
-    transport_socket("envoy.transport_sockets.tls", any(&context))
-}
-
-/// The name that is asked for, and that the certificate must have, is that of each request; `host` is for health checks.
-fn verified_tls(host: Option<&str>, roots: &str) -> core::TransportSocket {
-    let roots = core::DataSource {
-        specifier: Some(core::data_source::Specifier::Filename(roots.to_owned())),
-        ..core::DataSource::default()
-    };
-    let validation = tls::CertificateValidationContext {
-        trusted_ca: Some(roots),
-        ..tls::CertificateValidationContext::default()
-    };
-    let context = tls::UpstreamTlsContext {
-        sni: host.unwrap_or_default().to_owned(),
-        common_tls_context: Some(tls::CommonTlsContext {
-            validation_context_type: Some(ValidationContextType::ValidationContext(validation)),
-            ..tls::CommonTlsContext::default()
-        }),
-        ..tls::UpstreamTlsContext::default()
-    };
-    transport_socket("envoy.transport_sockets.tls", any(&context))
-}
-
 fn plaintext_for_health() -> cluster::cluster::TransportSocketMatch {
     let raw = any(&raw_buffer::RawBuffer::default());
     cluster::cluster::TransportSocketMatch {
         name: HEALTH_SOCKET.to_owned(),
         r#match: Some(health_criteria()),
-        transport_socket: Some(transport_socket("envoy.transport_sockets.raw_buffer", raw)),
-    }
-}
-
-fn transport_socket(name: &str, config: google::Any) -> core::TransportSocket {
-    core::TransportSocket {
-        name: name.to_owned(),
-        config_type: Some(core::transport_socket::ConfigType::TypedConfig(config)),
+        transport_socket: Some(core::TransportSocket {
+            name: "envoy.transport_sockets.raw_buffer".to_owned(),
+            config_type: Some(core::transport_socket::ConfigType::TypedConfig(raw)),
+        }),
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::model::HealthPort;
 use crate::select::{Assigned, Health, Selection};
 use crate::world::{Endpoints, Key};
 
+use super::Resource;
 use super::proto::{address, core, endpoint, internal_address, socket_address, uint32};
-use super::{Plan, Resource, Snapshot};
 
 /// Where the hosts of an EDS cluster come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,15 +53,17 @@ pub(crate) struct Hop {
 const ONE_HOST: u32 = 100;
 
 /// The snapshot that Envoys of the Gateway shall have.
-pub(crate) fn assign(plan: &Plan, endpoints: &Endpoints, selection: &Selection) -> Snapshot {
+#[cfg(test)]
+pub(crate) fn assign(
+    plan: &super::Plan,
+    endpoints: &Endpoints,
+    selection: &Selection,
+) -> super::Snapshot {
     let assignments = plan.assignments.iter().map(|(cluster, source)| {
-        let message = match source {
-            Assignment::Hops { import, hops } => of_hops(cluster, import, hops, selection),
-            _ => of_one_priority(cluster, hosts(source, endpoints)),
-        };
-        (cluster.clone(), Resource::new(&message, false))
+        let made = assignment(cluster, source, endpoints, selection);
+        (cluster.clone(), made)
     });
-    Snapshot {
+    super::Snapshot {
         uid: plan.uid.clone(),
         clusters: plan.clusters.clone(),
         endpoints: assignments.collect(),
@@ -68,6 +71,20 @@ pub(crate) fn assign(plan: &Plan, endpoints: &Endpoints, selection: &Selection) 
         listeners: plan.listeners.clone(),
         routes: plan.routes.clone(),
     }
+}
+
+/// The hosts of one cluster.
+pub(super) fn assignment(
+    cluster: &str,
+    source: &Assignment,
+    endpoints: &Endpoints,
+    selection: &Selection,
+) -> Arc<Resource> {
+    let message = match source {
+        Assignment::Hops { import, hops } => of_hops(cluster, import, hops, selection),
+        _ => of_one_priority(cluster, hosts(source, endpoints)),
+    };
+    Resource::new(&message, false)
 }
 
 fn hosts(source: &Assignment, endpoints: &Endpoints) -> Vec<endpoint::LbEndpoint> {

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::model::ParentMode;
+
 use super::proto::{any, core, google, hcm, seconds, upstream_http};
 
 use upstream_http::http_protocol_options::{
@@ -67,9 +69,9 @@ pub(crate) fn of_servers(
 const PARENT_IDLE: i64 = 50;
 
 /// The protocol options for connections to Gateways of other clusters. With TLS they choose between HTTP/2 and HTTP/1.1, and show
-/// a certificate for the host of the request, which is also the name that Envoy asks for.
+/// a certificate for the host of the request, which is also the name that Envoy asks for, unless a policy names another.
 pub(crate) fn of_parents(
-    tls: bool,
+    mode: &ParentMode,
     http2_wanted: bool,
     filters: Vec<hcm::HttpFilter>,
 ) -> HashMap<String, google::Any> {
@@ -77,12 +79,13 @@ pub(crate) fn of_parents(
         idle_timeout: Some(seconds(PARENT_IDLE)),
         ..core::HttpProtocolOptions::default()
     };
+    let by_host = mode.tls && mode.verification.is_none();
     let verified = core::UpstreamHttpProtocolOptions {
         auto_sni: true,
         auto_san_validation: true,
         ..core::UpstreamHttpProtocolOptions::default()
     };
-    let protocol = match (tls, http2_wanted) {
+    let protocol = match (mode.tls, http2_wanted) {
         (true, _) => UpstreamProtocolOptions::AutoConfig(AutoHttpConfig {
             http_protocol_options: Some(core::Http1ProtocolOptions::default()),
             http2_protocol_options: Some(alive()),
@@ -94,7 +97,7 @@ pub(crate) fn of_parents(
     keyed(&upstream_http::HttpProtocolOptions {
         common_http_protocol_options: Some(idle),
         http_filters: filters,
-        upstream_http_protocol_options: tls.then_some(verified),
+        upstream_http_protocol_options: by_host.then_some(verified),
         upstream_protocol_options: Some(protocol),
         ..upstream_http::HttpProtocolOptions::default()
     })

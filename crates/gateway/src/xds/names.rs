@@ -41,9 +41,26 @@ pub(crate) fn certificate(secret: &Key) -> String {
     format!("cert/{secret}")
 }
 
-/// The internal listener of one exporting cluster of an import.
+/// The authorities in a `ConfigMap`.
+pub(crate) fn authorities(map: &Key) -> String {
+    format!("ca/{map}")
+}
+
+/// Whether the secret of this name is one of [`authorities`], and nothing that must not be read.
+pub(crate) fn is_authorities(secret: &str) -> bool {
+    secret.starts_with("ca/")
+}
+
+/// The internal listener of one exporting cluster of an import, whose endpoint picker is asked.
 pub(crate) fn hop(import: &Key, cluster: &str) -> String {
     format!("hop/{import}/{cluster}")
+}
+
+/// The internal listener of one exporting cluster of an import, whose Gateways are asked. It has another name than [`hop`]: a
+/// cluster that changes its mode gets another listener with another table, and Envoy never has the filters of one mode with the
+/// routes of the other.
+pub(crate) fn hop_parent(import: &Key, cluster: &str) -> String {
+    format!("hop/{import}/{cluster}/@parent")
 }
 
 /// The internal listener of a local pool; no cluster can be called `@pool`.

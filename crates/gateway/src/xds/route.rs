@@ -152,11 +152,12 @@ pub(crate) fn parent_hop(
         }
     };
     // By the number of labels that a host of a wildcard's may have; 0: any.
+    let by_host = mode.tls && mode.verification.is_none();
     let mut kept: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     if mode.host().is_some() {
         for host in &mode.hosts {
             let labels = match host {
-                Hostname::Suffix(suffix) if mode.tls => 1 + suffix.split('.').count(),
+                Hostname::Suffix(suffix) if by_host => 1 + suffix.split('.').count(),
                 Hostname::Suffix(_) | Hostname::Exact(_) | Hostname::Any => 0,
             };
             kept.entry(labels).or_default().push(host.to_string());

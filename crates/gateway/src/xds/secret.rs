@@ -1,4 +1,4 @@
-//! Certificates with their keys, which listeners name and Envoy asks for by SDS.
+//! What Envoy asks for by SDS: certificates with their keys, which listeners name, and authorities, which clusters name.
 
 use std::sync::Arc;
 
@@ -23,6 +23,23 @@ pub(crate) fn secret(key: &Key, chain: Vec<u8>, private: Vec<u8>) -> Arc<Resourc
     let secret = tls::Secret {
         name: names::certificate(key),
         r#type: Some(tls::secret::Type::TlsCertificate(pair)),
+    };
+    Resource::new(&secret, false)
+}
+
+/// Certificates of authorities in PEM, which those of backends are verified by.
+pub(crate) fn authorities(name: &str, pem: &str) -> Arc<Resource> {
+    let trusted = core::DataSource {
+        specifier: Some(core::data_source::Specifier::InlineString(pem.to_owned())),
+        ..core::DataSource::default()
+    };
+    let validation = tls::CertificateValidationContext {
+        trusted_ca: Some(trusted),
+        ..tls::CertificateValidationContext::default()
+    };
+    let secret = tls::Secret {
+        name: name.to_owned(),
+        r#type: Some(tls::secret::Type::ValidationContext(validation)),
     };
     Resource::new(&secret, false)
 }

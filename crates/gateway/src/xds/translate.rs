@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::{
     Backend, EndpointMode, Epp, EppAddresses, GatewayModel, Import, Imported, Mode,
-    ParentAddresses, ParentMode, Pool,
+    ParentAddresses, ParentMode, Pool, Security, ServiceBackend, Trusted, Verification,
 };
 use crate::world::Key;
 
@@ -50,12 +50,7 @@ pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
         plan.secrets.insert(names::certificate(key), resource);
     }
     for ((key, port), service) in &model.services {
-        let source = Assignment::Service {
-            service: key.clone(),
-            port_name: service.port_name.clone(),
-        };
-        let made = cluster::service(names::service(key, *port), service.http2);
-        plan.cluster(made, Some(source));
+        plan.service(key, *port, service, options);
     }
     let hopped = hopped_pools(model);
     for pool in model.pools.values() {
@@ -85,6 +80,34 @@ fn hopped_pools(model: &GatewayModel) -> BTreeSet<&Key> {
 // === impl Plan ===
 
 impl Plan {
+    fn service(&mut self, key: &Key, port: u16, service: &ServiceBackend, options: &Options) {
+        let name = names::service(key, port);
+        let Some(security) = &service.security else {
+            self.cluster(cluster::nowhere(name), None);
+            return;
+        };
+        self.authorities_of(security);
+        let source = Assignment::Service {
+            service: key.clone(),
+            port_name: service.port_name.clone(),
+        };
+        let made = cluster::service(name, service, security, options);
+        self.cluster(made, Some(source));
+    }
+
+    fn authorities_of(&mut self, security: &Security) {
+        if let Security::Verified(verification) = security {
+            self.authorities(verification);
+        }
+    }
+
+    fn authorities(&mut self, verification: &Verification) {
+        if let Trusted::Bundle(bundle) = &verification.authorities {
+            let resource = Arc::clone(bundle.resource());
+            self.secrets.insert(bundle.name().to_owned(), resource);
+        }
+    }
+
     fn pool(&mut self, pool: &Pool, options: &Options) {
         let source = Assignment::Pool {
             pool: pool.key.clone(),
@@ -110,8 +133,11 @@ impl Plan {
     }
 
     fn import(&mut self, model: &GatewayModel, import: &Import, options: &Options) {
-        let hops = import.hops().map(|(cluster, _)| Hop {
-            listener: names::hop(&import.key, &cluster.name),
+        let hops = import.hops().map(|(cluster, mode)| Hop {
+            listener: match mode {
+                Mode::Endpoint(_) | Mode::Local(_) => names::hop(&import.key, &cluster.name),
+                Mode::Parent(_) => names::hop_parent(&import.key, &cluster.name),
+            },
             cluster: cluster.name.clone(),
         });
         let hops = Assignment::Hops {
@@ -160,7 +186,7 @@ impl Plan {
         mode: &ParentMode,
         options: &Options,
     ) {
-        let name = names::hop(import, &cluster.name);
+        let name = names::hop_parent(import, &cluster.name);
         let parent = names::parent(import, &cluster.name);
         self.listener(listener::hop(&name, listener::Hop::Parent, options));
         let table = route::parent_hop(&name, &parent, mode, &options.cluster_name);
@@ -172,6 +198,9 @@ impl Plan {
             }),
             ParentAddresses::Dns(_) => None,
         };
+        if let Some(verification) = &mode.verification {
+            self.authorities(verification);
+        }
         let made = cluster::parent(parent, mode, cluster.http2, options);
         self.cluster(made, source);
     }
@@ -195,6 +224,7 @@ impl Plan {
     }
 
     fn epp(&mut self, name: String, epp: &Epp, options: &Options) {
+        self.authorities_of(&epp.security);
         let source = match &epp.addresses {
             EppAddresses::Slices {
                 service,

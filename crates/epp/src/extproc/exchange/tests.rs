@@ -5,7 +5,8 @@ use scheduling::{EndpointId, Member, NoPick, Registry, Snapshot};
 use super::{request::EARLY_LOOKS, *};
 use crate::{
     body::Api,
-    extproc::message::{Answer, Part, Query, RequestHead, Route, Streamed},
+    edit::Edit,
+    extproc::message::{Answer, Chunk, Part, Query, RequestHead, ResponseHead, Route, Streamed},
 };
 
 mod edits;

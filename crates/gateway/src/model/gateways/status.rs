@@ -64,9 +64,10 @@ fn programmed(
     rejections: &[Rejection],
 ) -> Cond {
     let generation = ours.gateway.generation;
-    let refused = rejections
-        .iter()
-        .find(|one| matches!(one.kind, Kind::Listener | Kind::Routes));
+    let refusals = rejections.iter();
+    let refusals = refusals.filter(|one| matches!(one.kind, Kind::Listener | Kind::Routes));
+    let refused = refusals.clone().find(|one| !one.others_serve);
+    let refused_by_some = refusals.into_iter().find(|one| one.others_serve);
     // what is to be mended goes before what is to be waited for
     let is_served = infra.available > 0 && !infra.addresses.is_empty();
     let failure = infra.failure.as_ref();
@@ -91,6 +92,12 @@ fn programmed(
         Cond::no(PROGRAMMED, "Pending", message, generation)
     } else if let Some(hindrance) = hindrance {
         let message = format!("it is served as before: {hindrance}");
+        Cond::new(PROGRAMMED, Truth::True, PROGRAMMED, message, generation)
+    } else if let Some(refused) = refused_by_some {
+        let message = format!(
+            "other Envoys serve it: {}: {}",
+            refused.name, refused.message
+        );
         Cond::new(PROGRAMMED, Truth::True, PROGRAMMED, message, generation)
     } else {
         Cond::yes(PROGRAMMED, generation)
@@ -128,7 +135,11 @@ fn listener(
     } else {
         Cond::yes(RESOLVED_REFS, generation)
     };
-    let refused = rejections.iter().find(|rejection| concerns(rejection, one));
+    let refusals = rejections
+        .iter()
+        .filter(|rejection| concerns(rejection, one));
+    let refused = refusals.clone().find(|one| !one.others_serve);
+    let refused_by_some = refusals.into_iter().find(|one| one.others_serve);
     let programmed = if let Some(refused) = refused {
         Cond::no(PROGRAMMED, "Invalid", refused.message.clone(), generation)
     } else if one.problem.is_some() || !one.serves_http_routes || !ours.accepted() {
@@ -144,6 +155,9 @@ fn listener(
         let refused = refused.map_or_else(String::new, |refused| format!(": {refused}"));
         let message = format!("the Service does not have its port yet{refused}");
         Cond::no(PROGRAMMED, "Pending", message, generation)
+    } else if let Some(refused) = refused_by_some {
+        let message = format!("other Envoys serve it: {}", refused.message);
+        Cond::new(PROGRAMMED, Truth::True, PROGRAMMED, message, generation)
     } else {
         Cond::yes(PROGRAMMED, generation)
     };

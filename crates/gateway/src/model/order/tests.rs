@@ -5,10 +5,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use rstest::rstest;
 
-use crate::fixture::{add_route, mk_ref, mk_route, mk_settings, mk_world};
-use crate::model::order::literal_start;
+use crate::fixture::{add_route, key, mk_ref, mk_route, mk_settings, mk_world};
+use crate::model::order::{literal_start, prefix_of};
 use crate::model::{Rule, RuleId, build};
-use crate::world::{HttpRoute, PathMatch, RouteMatch, RouteRule, ValueMatch};
+use crate::world::{HttpRoute, PathMatch, RouteMatch, RouteRule, RoutesFrom, ValueMatch, World};
 
 /// A request, as far as matches look at it.
 #[derive(Clone, Debug)]
@@ -154,4 +154,99 @@ proptest! {
 #[case::no_path("v1", "")]
 fn start_of_an_expression_is_that_of_all_its_paths(#[case] regex: &str, #[case] start: &str) {
     assert_eq!(literal_start(regex), start);
+}
+
+/// Without routes, and with a listener for those of all namespaces.
+fn mk_shared_world() -> World {
+    let mut world = mk_world();
+    world.routes.clear();
+    let gateway = world.gateways.get_mut(&key("gw")).unwrap();
+    gateway.listeners[0].from = RoutesFrom::All;
+    world
+}
+
+/// The route in another namespace.
+fn moved(mut route: HttpRoute) -> HttpRoute {
+    route.key.namespace = "other".into();
+    route.parents[0].namespace = Some("ns".into());
+    route
+}
+
+/// `p`, of another namespace, has the path of a plain rule, and `x` that of a regular expression.
+#[rstest]
+#[case::the_same_start("/admin/.*", "/admin", true)]
+#[case::the_same_start_with_a_slash("/admin/(a|b)", "/admin/", true)]
+#[case::anything(".*", "/", true)]
+#[case::a_longer_prefix("/admin/.*", "/admin/a", true)]
+#[case::a_shorter_prefix("/admin/.*", "/", false)]
+fn expression_takes_no_request_of_another_namespaces_rule_that_is_as_specific(
+    #[case] regex: &str,
+    #[case] prefix: &str,
+    #[case] plain_first: bool,
+) {
+    let mk = |name: &str, created, path| {
+        let matcher = RouteMatch {
+            path,
+            ..RouteMatch::default()
+        };
+        let rule = RouteRule {
+            matches: vec![matcher],
+            backends: vec![mk_ref("service", "web", 1)],
+            ..RouteRule::default()
+        };
+        HttpRoute {
+            created,
+            ..mk_route(name, vec![rule])
+        }
+    };
+    let first = |routes: Vec<HttpRoute>| {
+        let mut world = mk_shared_world();
+        for route in routes {
+            add_route(&mut world, route);
+        }
+        let (models, _) = build(&world, &mk_settings());
+        let rules = &models[0].ports[&80].chains[0].vhosts[0].rules;
+        (rules[0].id.route.name.clone(), rules[0].id.rule)
+    };
+    // It is older.
+    let odd = mk("x", 1, PathMatch::Regex(regex.into()));
+    let plain = mk("p", 2, PathMatch::Prefix(prefix.into()));
+    let expected = if plain_first { "p" } else { "x" };
+    let other = moved(plain.clone());
+    assert_eq!(first(vec![odd.clone(), other]).0, expected);
+    // Within a route the expression goes first, so that what it denies does not fall to what it allows.
+    let mut both = odd;
+    both.rules.extend(plain.rules);
+    let is_longer = prefix_of(prefix).len() > prefix_of(literal_start(regex)).len();
+    assert_eq!(first(vec![both]), ("x".into(), usize::from(is_longer)));
+}
+
+/// A header that is matched by an expression is there with any value.
+#[test]
+fn expression_of_a_header_takes_no_request_of_another_namespaces_rule_that_is_as_specific() {
+    let mk = |name: &str, created, inexact| {
+        let header = ValueMatch {
+            name: "user-agent".into(),
+            value: "a".into(),
+            inexact,
+        };
+        let rule = RouteRule {
+            matches: vec![RouteMatch {
+                headers: vec![header],
+                ..RouteMatch::default()
+            }],
+            backends: vec![mk_ref("service", "web", 1)],
+            ..RouteRule::default()
+        };
+        HttpRoute {
+            created,
+            ..mk_route(name, vec![rule])
+        }
+    };
+    let mut world = mk_shared_world();
+    add_route(&mut world, mk("x", 1, true));
+    add_route(&mut world, moved(mk("p", 2, false)));
+    let (models, _) = build(&world, &mk_settings());
+    let rules = &models[0].ports[&80].chains[0].vhosts[0].rules;
+    assert_eq!(rules[0].id.route.name, "p");
 }

@@ -603,6 +603,7 @@ fn local_pool_of_an_import_has_the_users_and_refusals_of_the_import() {
             kind: Kind::Cluster,
             name: name.into(),
             message: "no".into(),
+            others_serve: false,
         };
         world.rejections.insert(key("gw"), vec![refused]);
         let said = route_says(&world, "r");

@@ -420,6 +420,7 @@ fn refusal_shows_on_the_listeners_that_it_concerns() {
             kind,
             name: name.into(),
             message: "no".into(),
+            others_serve: false,
         };
         world.rejections.insert(key("gw"), vec![refused]);
         let status = listeners(&world, &mk_settings());

@@ -8,7 +8,10 @@ use crate::fixture::{
 };
 use crate::model::build;
 use crate::select::{MetricsRule, Strategy};
-use crate::world::{BadCredential, ImportedCluster, MetricsPort, SecretRef};
+use crate::world::{
+    Authorities, AuthorityRef, BackendTlsPolicy, BadCredential, ImportedCluster, MetricsPort,
+    SecretRef, SubjectName, TlsTarget, TlsValidation,
+};
 
 /// The import of these clusters as the model has it.
 fn mk_made(world: &mut World, change: impl FnOnce(&mut Vec<ImportedCluster>)) -> Import {
@@ -185,6 +188,46 @@ fn gateways_of_parent_mode_are_probed_by_tls_where_they_have_it() {
     assert_eq!(of(&world, &import, &BTreeMap::new()), expected);
 }
 
+/// What the gateway trusts is not what the policy names: a handshake would fail, and the cluster would get nothing.
+#[rstest]
+#[case::of_the_system(Authorities::System, "Tls { name: \"gateway.test\" }")]
+#[case::of_the_policy(Authorities::Named(vec![AuthorityRef { group: String::new(), kind: "ConfigMap".into(), name: "ca".into() }]), "Tcp")]
+fn gateways_that_a_policy_verifies_in_its_own_way_are_probed_by_a_connection(
+    #[case] authorities: Authorities,
+    #[case] method: &str,
+) {
+    let mut world = mk_world();
+    let bundle = crate::world::authorities::mk_bundle("ca", &tls::test_pki::Ca::new("a"));
+    world.authorities.insert(key("ca"), Ok(bundle));
+    let policy = BackendTlsPolicy {
+        generation: 1,
+        created: 0,
+        targets: vec![TlsTarget {
+            group: "inference.networking.x-k8s.io".into(),
+            kind: "InferencePoolImport".into(),
+            name: "llm".into(),
+            section: Some("north".into()),
+        }],
+        validation: Ok(TlsValidation {
+            hostname: "gateway.test".into(),
+            names: vec![SubjectName::Dns("gateway.test".into())],
+            authorities,
+        }),
+    };
+    world.tls_policies.insert(key("p"), policy);
+    let import = mk_made(&mut world, |clusters| {
+        *clusters = vec![
+            mk_parent_entry("east", "10.2.0.7", &[80], &[]),
+            mk_parent_entry("north", "10.3.0.7", &[443], &["llm.north.example"]),
+        ];
+    });
+    let expected = [
+        "east Probe Tcp 10.2.0.7:80".to_owned(),
+        format!("north Probe {method} 10.3.0.7:443"),
+    ];
+    assert_eq!(of(&world, &import, &BTreeMap::new()), expected);
+}
+
 /// Its endpoint picker is where its Service leads to at the moment.
 #[test]
 fn local_pool_is_one_of_the_clusters_and_is_probed_where_its_pods_are() {
@@ -213,4 +256,63 @@ fn local_pool_is_one_of_the_clusters_and_is_probed_where_its_pods_are() {
     assert!(matches!(probe.method, Method::Grpc { .. }), "{probe:?}");
     let wanted = wanted(&imports, &BTreeMap::new(), &world);
     assert!(wanted[&key("llm")].1[&id.cluster].is_local);
+}
+
+/// As those of other clusters are: it would else count as their mean, whatever its load is.
+#[rstest]
+#[case::by_the_name_of_its_port(&["metrics"], None, None, Some("10.1.0.9:9090"))]
+#[case::by_another_name(&["stats"], Some("stats"), None, Some("10.1.0.9:9090"))]
+#[case::by_number(&[], Some("9999"), None, Some("10.1.0.9:9999"))]
+#[case::with_a_credential(&["http-metrics"], None, Some("west"), Some("10.1.0.9:9090 with a credential"))]
+#[case::with_that_of_another_cluster(&["metrics"], None, Some("east"), None)]
+#[case::without_a_port(&[], None, None, None)]
+#[case::of_a_name_that_there_is_not(&["metrics"], Some("stats"), None, None)]
+fn metrics_of_the_local_pool_are_read_at_its_endpoint_picker(
+    #[case] ports: &[&str],
+    #[case] annotation: Option<&str>,
+    #[case] labelled: Option<&str>,
+    #[case] scraped: Option<&str>,
+) {
+    let mut world = mk_world();
+    let policy = Policy {
+        include_local: true,
+        ..by_metrics().remove(&key("llm")).unwrap()
+    };
+    crate::fixture::add_policy(&mut world, policy.clone());
+    let all: Vec<(&str, u16)> = [("grpc", 9002)]
+        .into_iter()
+        .chain(ports.iter().map(|name| (*name, 9090)))
+        .collect();
+    let service = crate::fixture::mk_service(&all);
+    world.services.insert(key("epp"), service);
+    let pool = world.pools.get_mut(&key("llm")).unwrap();
+    pool.metrics_port = annotation.map(ToOwned::to_owned);
+    pool.metrics_secret = labelled.map(|_| "token".to_owned());
+    if let Some(cluster) = labelled {
+        let listed = crate::world::credentials::mk(cluster, "s3cret");
+        world.credentials.insert(key("token"), Ok(listed));
+    }
+    let import = mk_made(&mut world, |clusters| clusters.truncate(1));
+    let mut endpoints = Endpoints::default();
+    add_slice(&mut endpoints, "epp", "10.1.0.9", &all);
+    let policies: BTreeMap<Key, Policy> = [(key("llm"), policy)].into();
+    let imports = [(import.key.clone(), &import)].into();
+    let jobs = jobs(&imports, &policies, &mk_around(&world, &endpoints));
+    let found = jobs.iter().find_map(|((id, _), job)| match job {
+        Job::Scrape(scrape) if id.cluster == "west" => {
+            let (host, port) = &scrape.targets.hosts[0];
+            let with = scrape
+                .credential
+                .as_ref()
+                .map_or("", |_| " with a credential");
+            Some(format!("{host}:{port}{with}"))
+        }
+        _ => None,
+    });
+    assert_eq!(found.as_deref(), scraped);
+    let wanted = wanted(&imports, &policies, &world);
+    let why = wanted[&key("llm")].1["west"].unscraped;
+    assert_eq!(why.is_none(), scraped.is_some(), "{why:?}");
+    let named = credentials(&world, &policies);
+    assert_eq!(named.len(), usize::from(labelled.is_some()));
 }

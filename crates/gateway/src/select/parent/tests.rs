@@ -20,7 +20,7 @@ fn add(entry: &mut ImportedCluster, ports: &[u16], hostnames: &[&str]) {
 }
 
 fn decide(entry: &ImportedCluster) -> Result<ParentMode, Ineligible> {
-    match imported(&key("llm"), entry, &mk_settings(), &[]).mode {
+    match imported(&key("llm"), entry, &mk_settings(), &[], None).mode {
         Ok(Mode::Parent(mode)) => Ok(mode),
         Ok(other) => panic!("{other:?}"),
         Err(why) => Err(why),
@@ -97,7 +97,7 @@ fn gateways_that_are_not_programmed_are_left_out_while_another_is() {
     let mut entry = mk_entry(&[80], &[]);
     add(&mut entry, &[80], &[]);
     let readiness =
-        |entry: &ImportedCluster| imported(&key("llm"), entry, &mk_settings(), &[]).readiness;
+        |entry: &ImportedCluster| imported(&key("llm"), entry, &mk_settings(), &[], None).readiness;
     let both = show(&entry);
     entry.parents[0].unprogrammed = true;
     assert_eq!(show(&entry), "http 10.3.0.8:80 | ");
@@ -151,7 +151,7 @@ fn names_do_not_lead_to_networks_of_this_cluster() {
     let own = ["10.1.255.0/24".parse().unwrap()];
     let denied = |address: &str| {
         let entry = mk_parent_entry("east", address, &[80], &[]);
-        match imported(&key("llm"), &entry, &mk_settings(), &own).mode {
+        match imported(&key("llm"), &entry, &mk_settings(), &own, None).mode {
             Ok(Mode::Parent(mode)) => mode.denied,
             other => panic!("{other:?}"),
         }

@@ -6,15 +6,13 @@ use std::sync::Arc;
 use crd::annotations::METRICS_CREDENTIAL;
 use http::HeaderValue;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use tls::Trust;
 
-use crate::world::{Key, project};
+use crate::world::Key;
 
-use super::RawSecret;
+use super::{FromSecret, RawSecret, SecretOf};
 
 /// Bytes of all keys together: a chain of CAs is the largest of them.
 const MAX_CREDENTIAL: usize = 256 << 10;
@@ -45,13 +43,8 @@ struct Given {
     server_name: Option<ByteString>,
 }
 
-/// What is kept of a Secret.
-#[derive(Clone, Debug, kube::Resource)]
-#[resource(inherit = "Secret")]
-pub(crate) struct ListedCredential {
-    metadata: ObjectMeta,
-    pub(crate) credential: Listed,
-}
+/// A Secret that an import names.
+pub(crate) type ListedCredential = SecretOf<CredentialFor>;
 
 pub(crate) type Listed = Result<CredentialFor, BadCredential>;
 
@@ -199,38 +192,27 @@ impl fmt::Debug for Credential {
     }
 }
 
-// === impl ListedCredential ===
+// === impl CredentialFor ===
 
-impl ListedCredential {
-    pub(crate) fn read(raw: RawSecret) -> Self {
-        Self {
-            credential: read(&raw),
-            metadata: ObjectMeta {
-                namespace: raw.metadata.namespace,
-                name: raw.metadata.name,
-                ..ObjectMeta::default()
-            },
-        }
+impl FromSecret for CredentialFor {
+    type Error = BadCredential;
+
+    /// The exporting cluster names the Secret, and its credential is sent there: only the Secret itself can allow that.
+    fn from_secret(_: &Key, raw: &RawSecret) -> Result<Self, BadCredential> {
+        let labels = raw.metadata.labels.as_ref();
+        let cluster = labels.and_then(|labels| labels.get(METRICS_CREDENTIAL));
+        let cluster = cluster.ok_or(BadCredential::NotLabelled)?;
+        let given = match &raw.data {
+            Some(data) => {
+                serde_json::from_str(data.get()).map_err(|_| BadCredential::Undecodable)?
+            }
+            None => Given::default(),
+        };
+        Ok(Self {
+            cluster: cluster.clone(),
+            credential: Credential::new(given)?,
+        })
     }
-
-    pub(crate) fn key(&self) -> Key {
-        project::key(&self.metadata)
-    }
-}
-
-/// The exporting cluster names the Secret, and its credential is sent there: only the Secret itself can allow that.
-fn read(raw: &RawSecret) -> Result<CredentialFor, BadCredential> {
-    let labels = raw.metadata.labels.as_ref();
-    let cluster = labels.and_then(|labels| labels.get(METRICS_CREDENTIAL));
-    let cluster = cluster.ok_or(BadCredential::NotLabelled)?;
-    let given = match &raw.data {
-        Some(data) => serde_json::from_str(data.get()).map_err(|_| BadCredential::Undecodable)?,
-        None => Given::default(),
-    };
-    Ok(CredentialFor {
-        cluster: cluster.clone(),
-        credential: Credential::new(given)?,
-    })
 }
 
 #[cfg(test)]
@@ -286,10 +268,10 @@ pub(crate) mod tests {
         let ca = String::from_utf8(Ca::new("a").pem()).unwrap();
         let data = [("token", "s3cret"), ("ca.crt", &ca)];
         let unlabelled = mk_listed(&json!({"app": "x"}), &data);
-        assert_eq!(unlabelled.credential, Err(BadCredential::NotLabelled));
+        assert_eq!(unlabelled.content, Err(BadCredential::NotLabelled));
         let listed = mk_listed(&labels(), &data);
         assert!(!format!("{listed:?}").contains("s3cret"), "{listed:?}");
-        let read = listed.credential.unwrap();
+        let read = listed.content.unwrap();
         assert_eq!(read.cluster, "east");
         let header = read.credential.authorization().unwrap();
         assert_eq!(header, "Bearer s3cret");
@@ -299,7 +281,7 @@ pub(crate) mod tests {
     #[test]
     fn anything_of_tls_means_https() {
         let ca = String::from_utf8(Ca::new("a").pem()).unwrap();
-        let read = mk_listed(&labels(), &[("ca.crt", &ca)]).credential.unwrap();
+        let read = mk_listed(&labels(), &[("ca.crt", &ca)]).content.unwrap();
         assert!(read.credential.trust().is_some());
         assert_eq!(read.credential.authorization(), None);
     }
@@ -316,13 +298,13 @@ pub(crate) mod tests {
         #[case] data: &[(&str, &str)],
         #[case] expected: BadCredential,
     ) {
-        assert_eq!(mk_listed(&labels(), data).credential, Err(expected));
+        assert_eq!(mk_listed(&labels(), data).content, Err(expected));
     }
 
     #[test]
     fn a_secret_of_any_size_is_not_kept() {
         let large = "x".repeat(MAX_CREDENTIAL + 1);
         let listed = mk_listed(&labels(), &[("token", &large)]);
-        assert_eq!(listed.credential, Err(BadCredential::TooLarge));
+        assert_eq!(listed.content, Err(BadCredential::TooLarge));
     }
 }

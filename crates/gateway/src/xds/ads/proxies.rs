@@ -89,6 +89,8 @@ pub(crate) struct Verdict {
     pub(crate) by: usize,
     /// Connected Envoys.
     pub(crate) of: usize,
+    /// Connected Envoys that are ready do not refuse it.
+    pub(crate) others_serve: bool,
 }
 
 /// One connected Envoy, for `/debug/xds` and metrics.
@@ -138,8 +140,13 @@ impl Proxies {
         snapshots: &BTreeMap<Key, Arc<Snapshot>>,
     ) -> BTreeMap<Key, BTreeMap<ResourceId, Verdict>> {
         let mut state = self.state.lock();
+        let ProxiesState {
+            connected,
+            gateways,
+            ..
+        } = &mut *state;
         let mut verdicts = BTreeMap::new();
-        state.gateways.retain(|gateway, known| {
+        gateways.retain(|gateway, known| {
             let snapshot = snapshots.get(gateway);
             if snapshot.is_none() {
                 known
@@ -151,9 +158,19 @@ impl Proxies {
                 now.is_some_and(|resource| resource.version == *version)
             });
             let of = known.streams;
+            let ready = || {
+                let same = connected.iter().filter(|(_, one)| one.gateway == *gateway);
+                same.filter(|(_, one)| !one.served.is_empty())
+            };
             let refused = known.refused.iter();
             let refused: BTreeMap<_, _> = refused
-                .map(|(id, refused)| (id.clone(), refused.verdict(of)))
+                .map(|(id, refused)| {
+                    // one that refused it on an earlier stream has not judged it anew
+                    let others_serve = ready().any(|(stream, one)| {
+                        !refused.by.contains(stream) && !refused.gone.contains(&one.node)
+                    });
+                    (id.clone(), refused.verdict(of, others_serve))
+                })
                 .collect();
             if !refused.is_empty() {
                 verdicts.insert(gateway.clone(), refused);
@@ -267,12 +284,15 @@ impl Proxies {
         let serves_others = proxy.served != served;
         proxy.served = served;
         let gateway = proxy.gateway.clone();
+        let mut is_told = false;
         if serves_others {
             state.tell_served(&gateway);
+            let known = state.gateways.get(&gateway);
+            is_told = known.is_some_and(|known| !known.refused.is_empty());
         }
         let ended = has_changed && state.end_refusals(&gateway);
         drop(state);
-        if ended {
+        if ended || is_told {
             self.changed.notify_one();
         }
     }
@@ -398,11 +418,12 @@ impl Refused {
         self.by.is_empty() && self.gone.is_empty()
     }
 
-    fn verdict(&self, of: usize) -> Verdict {
+    fn verdict(&self, of: usize, others_serve: bool) -> Verdict {
         Verdict {
             message: self.message.clone(),
             by: self.by.len(),
             of,
+            others_serve,
         }
     }
 }

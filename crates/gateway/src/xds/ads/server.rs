@@ -84,6 +84,8 @@ struct Session {
     waiting: Option<BoxFuture<'static, Turn>>,
     /// Responses that are not answered, by nonce, and when they were sent.
     unanswered: BTreeMap<u64, (Turn, Instant)>,
+    /// When it was looked last whether others wait for an answer.
+    last_look: Instant,
     /// Why the stream ends.
     end: Option<Status>,
 }
@@ -162,6 +164,7 @@ impl AggregatedDiscoveryService for AdsServer {
             unread,
             waiting: None,
             unanswered: BTreeMap::new(),
+            last_look: Instant::now(),
             end: None,
         };
         session.take_snapshot();
@@ -379,15 +382,16 @@ impl Session {
         }
     }
 
-    /// When to look whether others wait for an answer of this Envoy that is late.
+    /// When to look whether others wait for an answer of this Envoy that is late. Other events do not put it off.
     fn late_at(&self) -> Option<Instant> {
         let oldest = self.unanswered.values().map(|(_, at)| *at).min()?;
         let late = oldest + self.server.budgets.limits().answer;
-        Some(late.max(Instant::now() + LATE_LOOK))
+        Some(late.max(self.last_look + LATE_LOOK))
     }
 
     fn look_at_late(&mut self) {
         let (now, limit) = (Instant::now(), self.server.budgets.limits().answer);
+        self.last_look = now;
         let mut sent = self.unanswered.values().map(|(_, at)| *at);
         if self.budget.is_waited_for() && sent.any(|at| at + limit <= now) {
             warn!(gateway = %self.gateway, "an Envoy does not answer, and others wait for it");

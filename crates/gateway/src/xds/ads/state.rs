@@ -39,7 +39,7 @@ pub(super) struct TypeState {
 pub(super) struct InFlight {
     pub(super) nonce: u64,
     pub(super) resources: BTreeMap<String, u64>,
-    pub(super) removed: Vec<String>,
+    pub(super) removed: BTreeSet<String>,
     pub(super) at: Moment,
 }
 
@@ -110,15 +110,21 @@ impl TypeState {
         larger(size(self.subscribed.iter()), size(self.known.keys()))
     }
 
-    /// Envoy has acknowledged some version of it.
+    /// Envoy has acknowledged some version of it, and is not told that it is gone.
     pub(super) fn holds(&self, name: &str) -> bool {
-        self.known.get(name).is_some_and(Option::is_some)
+        self.known.get(name).is_some_and(Option::is_some) && !self.is_leaving(name)
     }
 
     /// Envoy has some version of it, or will when it has read all we sent.
     pub(super) fn has(&self, name: &str) -> bool {
         let sent = self.in_flight.as_ref();
         self.holds(name) || sent.is_some_and(|sent| sent.resources.contains_key(name))
+    }
+
+    /// Envoy is told that it is gone, and has not answered.
+    pub(super) fn is_leaving(&self, name: &str) -> bool {
+        let sent = self.in_flight.as_ref();
+        sent.is_some_and(|sent| sent.removed.contains(name))
     }
 
     pub(super) fn acknowledge(&mut self, name: String, version: u64) {

@@ -10,6 +10,7 @@ use super::*;
 mod random;
 mod readiness;
 mod refusals;
+mod returning;
 mod wire;
 
 const DELAY: Duration = Duration::from_secs(30);

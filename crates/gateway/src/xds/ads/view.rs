@@ -111,9 +111,10 @@ impl Ads {
     /// The edges of the newest snapshot that Envoy serves, in whichever version, and those that it does not.
     fn edges(&self) -> (BTreeSet<String>, BTreeSet<String>) {
         let held = |kind: Kind| {
-            let known = self.types[kind as usize].known.iter();
+            let state = &self.types[kind as usize];
+            let known = state.known.iter();
             known
-                .filter(|(_, version)| version.is_some())
+                .filter(|(name, version)| version.is_some() && !state.is_leaving(name))
                 .map(|(name, _)| name)
         };
         let serves = |edge: &String| {
@@ -256,7 +257,8 @@ impl Ads {
                 Some(resource) => {
                     let again = kind == Kind::Endpoints && self.repush.contains(name);
                     let later = kind == Kind::Listener && self.retries.holds(name);
-                    (again || known != Some(&Some(resource.version)))
+                    // what is leaving Envoy may need again
+                    (again || state.is_leaving(name) || known != Some(&Some(resource.version)))
                         && !later
                         && !self
                             .quarantine

@@ -10,7 +10,7 @@ use crate::world::{
 };
 
 use super::bed::{Bed, EPP, LIMIT, POD_B, REMOTE_EPP, REMOTE_POD};
-use super::epp::Behaviour;
+use super::pick_refusing_pod_first;
 
 fn mk_rewrite(
     path: &str,
@@ -225,12 +225,7 @@ async fn endpoint_that_refuses_is_passed_over_behind_a_hop_too() {
         route.rules[0].request_timeout = Some("20s".into());
     };
     let mut bed = Bed::start(limited).await;
-    let gone = std::net::Ipv4Addr::new(127, 0, 0, 15);
-    let pods = bed.endpoints.pods.get_mut(&key("llm")).unwrap();
-    pods.insert("gone".to_owned(), gone.into());
-    bed.publish();
-    let list = format!("{gone}:{0},{POD_B}:{0}", bed.pods);
-    let epp = bed.epp(EPP, Behaviour::Pick(list)).await;
+    let epp = pick_refusing_pod_first(&mut bed).await;
     bed.until("/pool", 200).await;
     let before = epp.asked();
     let answer = bed.post("/pool", 1000).await;

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::tls::test_pki::Ca;
 use crd::networks::Cidr;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::fixture::{
@@ -19,19 +21,24 @@ use crate::world::secrets::mk_certificate;
 use crate::world::{ImportedCluster, World};
 use crate::xds::names::HOP;
 
-use super::bed::{Answer, Bed, EPP, LIMIT, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, free_port};
+use super::bed::{
+    Answer, Bed, EPP, LIMIT, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP, free_port,
+};
 use super::epp::Behaviour;
-use super::pod::STREAM;
+use super::pod::{STREAM, UNAVAILABLE};
 
 /// Where no Gateway is until a test starts one.
 const LATE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 19);
 
+/// Where a listener takes no connection.
+const SILENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 20);
+
 /// An entry whose Gateway is one of the bed's pods: it answers to all hosts, and shows what it got.
-fn mk_parent(bed: &Bed, name: &str, at: Ipv4Addr, hosts: &[&str]) -> ImportedCluster {
+pub(super) fn mk_parent(bed: &Bed, name: &str, at: Ipv4Addr, hosts: &[&str]) -> ImportedCluster {
     mk_parent_entry(name, &at.to_string(), &[bed.pods], hosts)
 }
 
-fn set_entries(world: &mut World, entries: Vec<ImportedCluster>) {
+pub(super) fn set_entries(world: &mut World, entries: Vec<ImportedCluster>) {
     world.imports.get_mut(&key("llm")).unwrap().clusters = entries;
 }
 
@@ -157,6 +164,81 @@ async fn clusters_of_both_modes_share_requests_as_they_are_weighted() {
         (38..=42).contains(&counted[&east]) && counted[&south] == 50 - counted[&east]
     })
     .await;
+}
+
+/// What a model server answers is the answer, also where it is 503 and comes through a Gateway of another cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_of_a_model_server_is_final_in_both_modes() {
+    const REQUESTS: usize = 8;
+    let mut bed = Bed::start(|_| {}).await;
+    let east = bed.world.imports[&key("llm")].clusters[0].clone();
+    let south = mk_parent(&bed, "south", POD_B, &[]);
+    set_entries(&mut bed.world, vec![east, south]);
+    bed.publish();
+    let pick = bed.at(REMOTE_POD);
+    let _epp = bed.epp(REMOTE_EPP, pick).await;
+    bed.wait("both answer", || async {
+        let counted = answered(&bed, "/import", 10).await;
+        counted.is_ok_and(|counted| counted.len() == 2)
+    })
+    .await;
+    bed.seen.take();
+    let pods = [REMOTE_POD, POD_B].map(|pod| format!("{pod} 100"));
+    let mut by_pod = BTreeMap::new();
+    for _ in 0..REQUESTS {
+        let answer = bed.post(&format!("/import{UNAVAILABLE}"), 100).await;
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(pods.contains(&answer.body), "{answer:?}");
+        *by_pod.entry(answer.body).or_insert(0) += 1;
+    }
+    assert_eq!(by_pod.len(), 2, "{by_pod:?}");
+    assert_eq!(bed.seen.take().len(), REQUESTS, "each was sent once");
+}
+
+/// Where packets to the endpoints of one cluster are lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoint_that_takes_no_connection_is_passed_over_for_another_cluster() {
+    let mut bed = Bed::start(|world| {
+        let import = world.imports.get_mut(&key("llm")).unwrap();
+        let mut south = import.clusters[0].clone();
+        south.name = "south".into();
+        south.picker.as_mut().unwrap().addresses = vec![SECOND_EPP.to_string()];
+        import.clusters.push(south);
+    })
+    .await;
+    let _silent = take_no_connection((SILENT, bed.pods).into()).await;
+    let allowed = vec![Cidr::host(SILENT.into())];
+    bed.settings.pod_cidrs.insert("east".into(), allowed);
+    bed.publish();
+    let (silent, pod) = (bed.at(SILENT), bed.at(REMOTE_POD));
+    let east = bed.epp(REMOTE_EPP, silent).await;
+    let _south = bed.epp(SECOND_EPP, pod).await;
+    bed.wait("both pickers are asked", || async {
+        bed.get("/import").await;
+        east.asked() > 0
+    })
+    .await;
+    let before = east.asked();
+    let answers = join_all((0..8).map(|_| bed.post("/import", 1000))).await;
+    for answer in answers {
+        assert_eq!(answer.body, format!("{REMOTE_POD} 1000"), "{answer:?}");
+    }
+    assert!(east.asked() > before, "some had to be sent again");
+}
+
+/// A listener that accepts nothing and whose queue is full. The system drops packets that would begin another connection.
+async fn take_no_connection(at: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
+    const MOST: usize = 16;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(at).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let mut queue = Vec::new();
+    let wait = Duration::from_millis(200);
+    while let Ok(connected) = timeout(wait, TcpStream::connect(at)).await {
+        queue.push(connected.unwrap());
+        assert!(queue.len() < MOST, "its queue has no end");
+    }
+    (listener, queue)
 }
 
 /// Two clusters that import the pool from each other, and route to their imports alone.

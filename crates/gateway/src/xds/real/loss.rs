@@ -1,6 +1,7 @@
 //! A pool whose endpoint picker is killed under load. The official suite takes away the picker of a pool that gets no requests.
 
 use std::cell::Cell;
+use std::net::Ipv4Addr;
 
 use futures::future::join_all;
 use rstest::rstest;
@@ -14,7 +15,7 @@ use crate::fixture::{key, mk_ref, mk_rule};
 use crate::world::World;
 
 use super::bed::{Bed, EPP, LIMIT, POD_A, POD_B};
-use super::epp::Epp;
+use super::epp::{Behaviour, Epp};
 
 /// Requests at a time.
 const CLIENTS: usize = 8;
@@ -35,8 +36,8 @@ const BODIES: [usize; 3] = [0, 1_000, 3_000_000];
 const LATE: &str = "/pool/late";
 
 /// A picker in a runtime of its own: with that end its port and all its connections, as with a process.
-struct Killable {
-    epp: Epp,
+pub(super) struct Killable {
+    pub(super) epp: Epp,
     runtime: Runtime,
 }
 
@@ -60,11 +61,11 @@ struct Outcomes {
 // === impl Killable ===
 
 impl Killable {
-    fn start(bed: &Bed) -> Self {
-        let epp = Epp::new(bed.at(POD_B));
+    pub(super) fn start(bed: &Bed, ip: Ipv4Addr, behaviour: Behaviour) -> Self {
+        let epp = Epp::new(behaviour);
         let mut runtime = Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
-        let (service, address) = (epp.service(), bed.picker_at(EPP));
+        let (service, address) = (epp.service(), bed.picker_at(ip));
         runtime.spawn(async move {
             let listener = TcpListener::bind(address).await.unwrap();
             let incoming = TcpListenerStream::new(listener);
@@ -75,7 +76,7 @@ impl Killable {
     }
 
     /// Returns when nothing of it runs any more.
-    async fn kill(self) {
+    pub(super) async fn kill(self) {
         let end = move || self.runtime.shutdown_timeout(LIMIT);
         tokio::task::spawn_blocking(end).await.unwrap();
     }
@@ -165,7 +166,7 @@ fn mk_change(fails_open: bool, limit: Option<&str>) -> impl FnOnce(&mut World) {
 #[tokio::test(flavor = "multi_thread")]
 async fn pool_that_fails_open_loses_only_what_its_picker_had(#[case] limit: Option<&str>) {
     let bed = Bed::start(mk_change(true, limit)).await;
-    let picker = Killable::start(&bed);
+    let picker = Killable::start(&bed, EPP, bed.at(POD_B));
     bed.wait("the picker picks", || async {
         bed.get("/pool").await;
         picker.epp.asked() > 0
@@ -206,7 +207,7 @@ async fn pool_that_fails_closed_sends_nothing_to_pods_once_its_picker_is_gone(
     #[case] limit: Option<&str>,
 ) {
     let bed = Bed::start(mk_change(false, limit)).await;
-    let picker = Killable::start(&bed);
+    let picker = Killable::start(&bed, EPP, bed.at(POD_B));
     bed.until("/pool", 200).await;
     bed.seen.take();
     let Outcomes {

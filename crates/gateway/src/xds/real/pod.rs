@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, RawQuery};
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use parking_lot::Mutex;
@@ -24,6 +24,9 @@ pub(super) const STREAM: &str = "/stream";
 
 /// End of the paths where a pod answers with the header by which hops request that another cluster is tried.
 pub(super) const FORGED_FAILOVER: &str = "/forged-failover";
+
+/// End of the paths where a pod answers 503.
+pub(super) const UNAVAILABLE: &str = "/unavailable";
 
 /// The body of the POST requests that [`serve_no_posts`] reads.
 pub(super) const ORDER: &[u8] = b"the order";
@@ -92,6 +95,9 @@ async fn answer_at(path: &str, body: String) -> Response {
     }
     if path.ends_with(FORGED_FAILOVER) {
         return ([(FAILOVER, "1")], body).into_response();
+    }
+    if path.ends_with(UNAVAILABLE) {
+        return (StatusCode::SERVICE_UNAVAILABLE, body).into_response();
     }
     body.into_response()
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::future::join_all;
 use moment::{Clock, Moment};
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
@@ -17,6 +18,8 @@ use crate::select::{ClusterId, Fact, OrderRule, Policy, Selector, Strategy};
 use crate::world::World;
 
 use super::bed::{Bed, LIMIT, REMOTE_EPP, REMOTE_POD, SECOND_EPP};
+use super::epp::Behaviour;
+use super::loss::Killable;
 
 /// The import of `east` and `south`, each with an endpoint picker of its own.
 fn two(world: &mut World) {
@@ -216,4 +219,37 @@ async fn requests_fail_over_to_the_next_cluster_of_the_order_and_return_later() 
         assert_eq!(bed.post("/import", 1000).await.status, 200);
     }
     assert_eq!(south.asked(), before);
+}
+
+/// The picker has them all and has answered none, so each can be sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_at_an_endpoint_picker_that_is_killed_are_answered_by_the_next_cluster() {
+    const IN_FLIGHT: usize = 40;
+    let mut bed = Bed::start(ordered).await;
+    let pick = bed.at(REMOTE_POD);
+    let east = Killable::start(&bed, REMOTE_EPP, pick.clone());
+    let south = bed.epp(SECOND_EPP, pick).await;
+    let mut selector = Selector::default();
+    begin(&mut bed, &mut selector);
+    settle(&bed).await;
+    bed.wait("the first cluster answers", || async {
+        bed.get("/import").await.status == 200 && east.epp.asked() > 0
+    })
+    .await;
+    east.epp.set(Behaviour::Hang);
+    let (before, stood_by) = (east.epp.asked(), south.asked());
+    let load = join_all((0..IN_FLIGHT).map(|_| bed.post("/import", 1000)));
+    let kill = async {
+        bed.wait("all requests are at the first picker", || async {
+            east.epp.asked() == before + IN_FLIGHT
+        })
+        .await;
+        assert_eq!(south.asked(), stood_by);
+        east.kill().await;
+    };
+    let (answers, ()) = tokio::join!(load, kill);
+    for answer in &answers {
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    assert_eq!(south.asked(), stood_by + IN_FLIGHT);
 }

@@ -126,12 +126,34 @@ fn parent_is_reached_through_a_hop_that_picks_nothing() {
     let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
     let cluster = show(&snapshot, Kind::Cluster, "parent/ns/llm/south");
     insta::assert_snapshot!("parent_https", cluster);
-    let routes = show(&snapshot, Kind::Routes, "hop/ns/llm/south");
+    let routes = show(&snapshot, Kind::Routes, "hop/ns/llm/south/@parent");
     insta::assert_snapshot!("parent_routes", routes);
-    let listener = show(&snapshot, Kind::Listener, "hop/ns/llm/south");
+    let listener = show(&snapshot, Kind::Listener, "hop/ns/llm/south/@parent");
     assert!(!listener.contains("ExternalProcessor"), "{listener}");
     let hosts = show(&snapshot, Kind::Endpoints, "parent/ns/llm/south");
     assert!(hosts.contains("10.3.0.7"), "{hosts}");
+}
+
+/// Envoy takes over a listener and its table one after the other. Where both differ under one name, requests meet the filters of
+/// one mode and the routes of the other in between, and on connections to the former listener after it.
+#[test]
+fn modes_of_a_cluster_share_no_listener_that_differs() {
+    let plan = |entry| {
+        let (models, _) = build(&mk_world_with(vec![entry]), &mk_settings());
+        mk_plan(&models[0])
+    };
+    let by_picker = mk_import(&[("south", "10.3.0.9")]).clusters.remove(0);
+    let by_gateway = mk_parent_entry("south", "10.3.0.7", &[80], &[]);
+    let (by_picker, by_gateway) = (plan(by_picker), plan(by_gateway));
+    let hops = |plan: &Plan| {
+        let names = plan.listeners.keys();
+        names.filter(|name| name.starts_with("hop/")).count()
+    };
+    assert_eq!((hops(&by_picker), hops(&by_gateway)), (1, 1));
+    for (name, listener) in &by_picker.listeners {
+        let other = by_gateway.listeners.get(name);
+        assert!(other.is_none_or(|other| other == listener), "{name}");
+    }
 }
 
 #[test]
@@ -148,7 +170,7 @@ fn hosts_are_kept_where_the_gateways_have_them_and_else_become_the_first_one() {
     let rewriting = |hosts: &[&str]| -> Vec<String> {
         let entry = mk_parent_entry("south", "10.3.0.7", &[80], hosts);
         let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
-        let bytes = &snapshot.routes["hop/ns/llm/south"].bytes;
+        let bytes = &snapshot.routes["hop/ns/llm/south/@parent"].bytes;
         let made = route::RouteConfiguration::decode(&bytes[..]).unwrap();
         assert!(made.ignore_port_in_host_matching);
         let hosts = made.virtual_hosts.iter().map(|host| {
@@ -182,7 +204,7 @@ fn with_tls_hosts_are_kept_that_certificates_have_for_certain() {
     let hosts = ["*.a.example", "b.example", "*.x.a.example", "*.c.example"];
     let entry = mk_parent_entry("south", "10.3.0.7", &[443], &hosts);
     let snapshot = mk_snapshot(&mk_world_with(vec![entry]), &mk_settings());
-    let bytes = &snapshot.routes["hop/ns/llm/south"].bytes;
+    let bytes = &snapshot.routes["hop/ns/llm/south/@parent"].bytes;
     let made = route::RouteConfiguration::decode(&bytes[..]).unwrap();
     let show = |one: &route::Route| {
         let Some(route::route::Action::Route(action)) = &one.action else {

@@ -35,6 +35,11 @@ fn connect(proxies: &Proxies, node: &str) -> u64 {
 
 /// What the status of the Gateway reports of the resource in this version: how many refuse it, of how many.
 fn reported(proxies: &Proxies, version: u64) -> Option<(usize, usize)> {
+    let verdict = verdict(proxies, version)?;
+    Some((verdict.by, verdict.of))
+}
+
+fn verdict(proxies: &Proxies, version: u64) -> Option<Verdict> {
     let resource = Arc::new(Resource {
         version,
         bytes: Bytes::new(),
@@ -45,8 +50,7 @@ fn reported(proxies: &Proxies, version: u64) -> Option<(usize, usize)> {
     let gateway = Key::new("ns", "gw");
     let snapshots = BTreeMap::from([(gateway.clone(), Arc::new(snapshot))]);
     let refused = proxies.refused(&snapshots);
-    let verdict = refused.get(&gateway)?.values().next()?;
-    Some((verdict.by, verdict.of))
+    refused.get(&gateway)?.values().next().cloned()
 }
 
 fn mk_report(served: &[&str]) -> Report {
@@ -92,6 +96,33 @@ fn a_refusal_outlives_the_stream_until_an_envoy_accepts() {
     assert_eq!(reported(&proxies, VERSION), Some((1, 2)));
     proxies.disconnect(second);
     assert_eq!(reported(&proxies, VERSION), None);
+}
+
+/// One of many that refuses something is one less that serves.
+#[test]
+fn a_refusal_says_whether_ready_envoys_do_without_it() {
+    let proxies = Proxies::default();
+    let [a, b] = ["a", "b"].map(|node| connect(&proxies, node));
+    proxies.refuse(a, mk_refusal("edge/80"));
+    let others_serve = || verdict(&proxies, VERSION).map(|verdict| verdict.others_serve);
+    assert_eq!(others_serve(), Some(false), "the other is not ready");
+    let ready = Report {
+        acknowledged: Vec::new(),
+        ..mk_report(&["edge/80"])
+    };
+    proxies.update(b, ready.clone());
+    proxies.update(a, ready.clone());
+    assert_eq!(others_serve(), Some(true));
+    proxies.refuse(b, mk_refusal("edge/80"));
+    assert_eq!(others_serve(), Some(false));
+    proxies.recover(b, &(Kind::Listener, "edge/80".to_owned(), VERSION));
+    assert_eq!(others_serve(), Some(true));
+    proxies.disconnect(b);
+    assert_eq!(others_serve(), Some(false));
+    proxies.disconnect(a);
+    let again = connect(&proxies, "a");
+    proxies.update(again, ready);
+    assert_eq!(others_serve(), Some(false), "it refused it before");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
+use futures::future::try_join_all;
 use testbed::{Inside, Requests, Testbed, isthmus};
 use tokio::time::Instant;
 
@@ -73,6 +74,26 @@ pub(crate) async fn count(
     Ok(counts)
 }
 
+/// As [`count`], with all requests at once.
+pub(crate) async fn count_at_once(
+    requests: &Requests,
+    pods: &Pods,
+    count: usize,
+) -> Result<BTreeMap<String, usize>> {
+    let one = async |nth: usize| {
+        let answer = requests
+            .chat(isthmus::POOL, &format!("request {nth}"))
+            .await?;
+        ensure!(answer.status == 200, "{}: {}", answer.status, answer.text());
+        Ok(cluster_of(pods, answer.pod().unwrap_or("-")).to_owned())
+    };
+    let mut counts = BTreeMap::new();
+    for cluster in try_join_all((0..count).map(one)).await? {
+        *counts.entry(cluster).or_default() += 1;
+    }
+    Ok(counts)
+}
+
 /// `east 101, west 99`.
 pub(crate) fn counted(counts: &BTreeMap<String, usize>) -> String {
     let counts: Vec<_> = counts
@@ -105,6 +126,7 @@ pub(crate) fn kept(inside: &Inside, testbed: &Testbed, url: &str) -> Result<()> 
     Ok(())
 }
 
-fn cluster_of<'a>(pods: &'a Pods, pod: &str) -> &'a str {
+/// Which cluster a model server is in.
+pub(crate) fn cluster_of<'a>(pods: &'a Pods, pod: &str) -> &'a str {
     pods.get(pod).map_or("?", String::as_str)
 }

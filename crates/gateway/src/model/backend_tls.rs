@@ -1,0 +1,467 @@
+//! Which `BackendTLSPolicy` holds for a backend, what it asks for, and what policies report (pure).
+//!
+//! A backend that a policy names is never connected to without TLS: where the policy cannot be followed, requests get 503.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crd::conditions::{ACCEPTED, RESOLVED_REFS};
+
+use crate::text::quoted;
+use crate::world::{
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, Key, SubjectName,
+    TlsValidation, World,
+};
+
+use super::refs::{IMPORT_GROUP, find_port, kind_of, picker};
+use super::{Backend, Cond, EppTls, ParentStatus, Settings, is_h2c, status};
+
+/// ConfigMaps with authorities of one namespace, each of which costs a watch of its own. Those of older policies go first.
+const MAX_MAPS: usize = 64;
+
+/// How a backend is connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Security {
+    Plaintext,
+    /// By TLS, whatever certificate is shown.
+    Unverified,
+    Verified(Arc<Verification>),
+}
+
+/// How the certificate of a backend is verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verification {
+    /// The server name of TLS.
+    pub(crate) hostname: String,
+    /// The certificate has one of these at least; never empty.
+    pub(crate) names: Vec<SubjectName>,
+    pub(crate) authorities: Trusted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trusted {
+    /// Those in Envoy's image.
+    System,
+    Bundle(Bundle),
+}
+
+/// Why a backend is not connected to at all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotSecured {
+    #[error("BackendTLSPolicy {0} names it and cannot be followed: its status says why")]
+    Policy(Key),
+    #[error("no BackendTLSPolicy names it, and --epp-tls is required")]
+    PolicyMissing,
+}
+
+/// What the policy for a backend asks for.
+pub(crate) type Policed = Result<Arc<Verification>, NotSecured>;
+
+/// By policy, the Gateways at which its targets are used, and what is against it there.
+pub(crate) type TlsUsers = BTreeMap<Key, BTreeMap<Key, Option<AgainstTarget>>>;
+
+/// Why a policy does not hold for a target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AgainstTarget {
+    #[error("BackendTLSPolicy {0} names the same target and is older, or first by name")]
+    Conflicted(Key),
+    #[error("Service {0} has no port of the name {1}")]
+    NoSuchPort(Key, String),
+}
+
+/// Why a reference leads to no authorities.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum BadAuthority {
+    #[error(
+        "caCertificateRefs names {} of {}: only a ConfigMap of the core group is supported",
+        quoted(name),
+        kind_of(group, kind)
+    )]
+    NotAConfigMap {
+        group: String,
+        kind: String,
+        name: String,
+    },
+    #[error("ConfigMap {0} {1}")]
+    Unusable(Key, BadBundle),
+    #[error(
+        "ConfigMap {0} is not read: the policies of a namespace may name {max} ConfigMaps in all, and older ones name as many",
+        max = MAX_MAPS
+    )]
+    TooMany(Key),
+    /// Nothing is reported until it is listed.
+    #[error("ConfigMap {0} is not listed yet")]
+    NotListed(Key),
+}
+
+/// What a policy may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Service,
+    Import,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    kind: Kind,
+    object: Key,
+    section: Option<String>,
+}
+
+/// What one policy comes to, wherever it holds.
+struct Resolved {
+    verification: Option<Arc<Verification>>,
+    /// Reason and message of `Accepted` that is False.
+    invalid: Option<(&'static str, String)>,
+    bad: Option<BadAuthority>,
+}
+
+/// All policies of the world.
+pub(crate) struct TlsPolicies<'w> {
+    world: &'w World,
+    /// The policies that name a place, the one that holds first.
+    by_place: BTreeMap<Place, Vec<&'w Key>>,
+    resolved: BTreeMap<&'w Key, Resolved>,
+}
+
+// === impl Verification ===
+
+impl Verification {
+    /// The one name that a certificate of the system's authorities must have; `None`: it is verified in another way.
+    pub(crate) fn system_name(&self) -> Option<&str> {
+        let is_host = self.names == [SubjectName::Dns(self.hostname.clone())];
+        (is_host && self.authorities == Trusted::System).then_some(self.hostname.as_str())
+    }
+}
+
+// === impl TlsPolicies ===
+
+impl<'w> TlsPolicies<'w> {
+    pub(crate) fn new(world: &'w World) -> Self {
+        let mut by_place: BTreeMap<Place, Vec<&Key>> = BTreeMap::new();
+        for (key, policy) in by_age(world) {
+            for place in places(key, policy) {
+                let there = by_place.entry(place).or_default();
+                if there.last() != Some(&key) {
+                    there.push(key);
+                }
+            }
+        }
+        let watched = named_maps(world);
+        let policies = world.tls_policies.iter();
+        let resolved = policies.map(|(key, policy)| (key, resolve(world, &watched, key, policy)));
+        Self {
+            world,
+            by_place,
+            resolved: resolved.collect(),
+        }
+    }
+
+    pub(crate) fn world(&self) -> &'w World {
+        self.world
+    }
+
+    /// What holds for a port of a Service; `None`: no policy names it.
+    pub(crate) fn of_service(&self, service: &Key, port_name: &str) -> Option<Policed> {
+        self.of(Kind::Service, service, port_name)
+    }
+
+    /// What holds for endpoint picker and parents of one exporting cluster; `None`: no policy names it.
+    pub(crate) fn of_import(&self, import: &Key, cluster: &str) -> Option<Policed> {
+        self.of(Kind::Import, import, cluster)
+    }
+
+    /// A policy for the part goes before one for the whole.
+    fn of(&self, kind: Kind, object: &Key, section: &str) -> Option<Policed> {
+        let holding = |section: Option<&str>| {
+            let place = Place {
+                kind,
+                object: object.clone(),
+                section: section.map(ToOwned::to_owned),
+            };
+            self.by_place.get(&place)?.first()
+        };
+        let policy = holding(Some(section)).or_else(|| holding(None))?;
+        let resolved = self.resolved.get(policy)?;
+        let verification = resolved.verification.clone();
+        Some(verification.ok_or_else(|| NotSecured::Policy((*policy).clone())))
+    }
+
+    /// Notes that a route of the Gateway leads to the backend.
+    pub(crate) fn note(&self, users: &mut TlsUsers, backend: &Backend, gateway: &Key) {
+        if self.by_place.is_empty() {
+            return;
+        }
+        let world = self.world;
+        match backend {
+            Backend::Service(key, port) => {
+                let found = world.services.get(key).and_then(|s| find_port(s, *port));
+                if let Some(found) = found {
+                    self.note_object(users, Kind::Service, key, &found.name, gateway);
+                }
+            }
+            Backend::Pool(key) => {
+                let pool = world.pools.get(key);
+                if let Some(Ok((service, _, port))) = pool.and_then(|p| picker(world, key, p)) {
+                    self.note_object(users, Kind::Service, &service, &port.name, gateway);
+                }
+            }
+            Backend::Import(key) => {
+                let clusters = world.imports.get(key).into_iter();
+                for cluster in clusters.flat_map(|import| &import.clusters) {
+                    self.note_object(users, Kind::Import, key, &cluster.name, gateway);
+                }
+            }
+            Backend::Invalid => {}
+        }
+    }
+
+    fn note_object(
+        &self,
+        users: &mut TlsUsers,
+        kind: Kind,
+        object: &Key,
+        section: &str,
+        gateway: &Key,
+    ) {
+        let whole = Place {
+            kind,
+            object: object.clone(),
+            section: None,
+        };
+        let places = self.by_place.range(whole..);
+        let places = places.take_while(|(place, _)| place.kind == kind && place.object == *object);
+        for (place, policies) in places {
+            let missing = self.missing_port(place);
+            let is_used = place.section.as_ref().is_none_or(|one| one == section);
+            if !is_used && missing.is_none() {
+                continue;
+            }
+            for policy in policies {
+                let holder = policies.first().filter(|holder| *holder != policy);
+                let conflict = holder.map(|holder| AgainstTarget::Conflicted((*holder).clone()));
+                let against = missing.clone().or(conflict);
+                let gateways = users.entry((*policy).clone()).or_default();
+                let noted = gateways.entry(gateway.clone()).or_default();
+                if noted.is_none() {
+                    *noted = against;
+                }
+            }
+        }
+    }
+
+    fn missing_port(&self, place: &Place) -> Option<AgainstTarget> {
+        let section = place
+            .section
+            .as_ref()
+            .filter(|_| place.kind == Kind::Service)?;
+        let service = self.world.services.get(&place.object)?;
+        let is_there = service.ports.iter().any(|port| port.name == *section);
+        (!is_there).then(|| AgainstTarget::NoSuchPort(place.object.clone(), section.clone()))
+    }
+
+    /// For each policy an entry for each Gateway at which it matters. One whose authorities are not listed yet keeps the
+    /// status it has.
+    pub(crate) fn status(&self, users: &TlsUsers) -> BTreeMap<Key, Vec<ParentStatus>> {
+        let none = BTreeMap::new();
+        let policies = self.world.tls_policies.iter();
+        let status = policies.filter_map(|(key, policy)| {
+            let resolved = self.resolved.get(key)?;
+            if matches!(resolved.bad, Some(BadAuthority::NotListed(_))) {
+                return None;
+            }
+            let gateways = users.get(key).unwrap_or(&none).iter();
+            let entries = gateways.map(|(gateway, against)| ParentStatus {
+                parent: status::gateway_ref(gateway),
+                conditions: resolved.conditions(against.as_ref(), policy.generation),
+            });
+            Some((key.clone(), entries.collect()))
+        });
+        status.collect()
+    }
+}
+
+// === impl Resolved ===
+
+impl Resolved {
+    fn conditions(&self, against: Option<&AgainstTarget>, generation: i64) -> Vec<Cond> {
+        let accepted = match (against, &self.invalid) {
+            (Some(against), _) => {
+                let reason = against.reason();
+                Cond::no(ACCEPTED, reason, against.to_string(), generation)
+            }
+            (None, Some((reason, message))) => Cond::no(ACCEPTED, reason, message, generation),
+            (None, None) => Cond::yes(ACCEPTED, generation),
+        };
+        let resolved = match &self.bad {
+            Some(bad) => Cond::no(RESOLVED_REFS, bad.reason(), bad.to_string(), generation),
+            None => Cond::yes(RESOLVED_REFS, generation),
+        };
+        vec![accepted, resolved]
+    }
+}
+
+// === impl AgainstTarget ===
+
+impl AgainstTarget {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Conflicted(_) => "Conflicted",
+            Self::NoSuchPort(..) => "TargetNotFound",
+        }
+    }
+}
+
+// === impl BadAuthority ===
+
+impl BadAuthority {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::NotAConfigMap { .. } => "InvalidKind",
+            Self::Unusable(..) | Self::TooMany(_) | Self::NotListed(_) => "InvalidCACertificateRef",
+        }
+    }
+}
+
+/// How an endpoint picker is connected to, by what names it, what its port says, and the flags, in this order.
+pub(crate) fn security(
+    settings: &Settings,
+    app_protocol: Option<&str>,
+    policy: Option<Policed>,
+) -> Result<Security, NotSecured> {
+    match (policy, settings.epp_tls) {
+        (Some(policy), _) => Ok(Security::Verified(policy?)),
+        (None, _) if is_h2c(app_protocol) => Ok(Security::Plaintext),
+        (None, EppTls::Plaintext) => Ok(Security::Plaintext),
+        (None, EppTls::Unverified) => Ok(Security::Unverified),
+        (None, EppTls::Required) => Err(NotSecured::PolicyMissing),
+    }
+}
+
+/// The ConfigMaps that policies name for authorities: no others are read for them.
+pub(crate) fn named_maps(world: &World) -> BTreeSet<Key> {
+    let mut of_namespaces: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut named = BTreeSet::new();
+    for (key, policy) in by_age(world) {
+        let before = world.tls_before.get(key);
+        let now = policy.validation.as_ref().ok();
+        let all = before.into_iter().chain(now);
+        for map in all.flat_map(|validation| validation.maps(key)) {
+            let count = of_namespaces.entry(&key.namespace).or_default();
+            if !named.contains(&map) && *count < MAX_MAPS {
+                *count += 1;
+                named.insert(map);
+            }
+        }
+    }
+    named
+}
+
+/// Older policies first, then by name.
+fn by_age(world: &World) -> Vec<(&Key, &BackendTlsPolicy)> {
+    let mut all: Vec<_> = world.tls_policies.iter().collect();
+    all.sort_by_key(|(key, policy)| (policy.created, *key));
+    all
+}
+
+fn places<'p>(key: &'p Key, policy: &'p BackendTlsPolicy) -> impl Iterator<Item = Place> + 'p {
+    policy.targets.iter().filter_map(|target| {
+        let kind = match (target.group.as_str(), target.kind.as_str()) {
+            ("", "Service") => Kind::Service,
+            (IMPORT_GROUP, "InferencePoolImport") => Kind::Import,
+            _ => return None,
+        };
+        Some(Place {
+            kind,
+            object: Key::new(&key.namespace, &target.name),
+            section: target.section.clone(),
+        })
+    })
+}
+
+fn resolve(
+    world: &World,
+    watched: &BTreeSet<Key>,
+    key: &Key,
+    policy: &BackendTlsPolicy,
+) -> Resolved {
+    match (&policy.validation, world.tls_before.get(key)) {
+        (Ok(validation), None) => resolve_validation(world, watched, key, validation),
+        (Ok(_), Some(before)) => {
+            let awaited = world.awaited_authorities(key);
+            Resolved {
+                bad: awaited.map(BadAuthority::NotListed),
+                ..resolve_validation(world, watched, key, before)
+            }
+        }
+        (Err(why), _) => Resolved {
+            verification: None,
+            invalid: Some(("Invalid", why.clone())),
+            bad: None,
+        },
+    }
+}
+
+fn resolve_validation(
+    world: &World,
+    watched: &BTreeSet<Key>,
+    key: &Key,
+    validation: &TlsValidation,
+) -> Resolved {
+    let mut bad = None;
+    let authorities = match &validation.authorities {
+        Authorities::System => Some(Trusted::System),
+        Authorities::Named(refs) => {
+            let mut bundles = Vec::new();
+            for one in refs {
+                match bundle(world, watched, key, one) {
+                    Ok(bundle) => bundles.push(bundle),
+                    Err(why) => bad = bad.or(Some(why)),
+                }
+            }
+            Bundle::merged(&bundles).map(Trusted::Bundle)
+        }
+    };
+    let Some(authorities) = authorities else {
+        let message = bad.as_ref().map(ToString::to_string).unwrap_or_default();
+        return Resolved {
+            verification: None,
+            invalid: Some(("NoValidCACertificate", message)),
+            bad,
+        };
+    };
+    Resolved {
+        verification: Some(Arc::new(Verification {
+            hostname: validation.hostname.clone(),
+            names: validation.names.clone(),
+            authorities,
+        })),
+        invalid: None,
+        bad,
+    }
+}
+
+fn bundle<'w>(
+    world: &'w World,
+    watched: &BTreeSet<Key>,
+    policy: &Key,
+    one: &AuthorityRef,
+) -> Result<&'w Bundle, BadAuthority> {
+    if !one.is_of_config_map() {
+        return Err(BadAuthority::NotAConfigMap {
+            group: one.group.clone(),
+            kind: one.kind.clone(),
+            name: one.name.clone(),
+        });
+    }
+    let Some(map) = one.map(policy) else {
+        let key = Key::new(&policy.namespace, &one.name);
+        return Err(BadAuthority::Unusable(key, BadBundle::NotFound));
+    };
+    match world.authorities.get(&map) {
+        _ if !watched.contains(&map) => Err(BadAuthority::TooMany(map)),
+        Some(Ok(bundle)) => Ok(bundle),
+        Some(Err(bad)) => Err(BadAuthority::Unusable(map, bad.clone())),
+        None => Err(BadAuthority::NotListed(map)),
+    }
+}

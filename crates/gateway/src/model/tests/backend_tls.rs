@@ -1,0 +1,306 @@
+//! Which `BackendTLSPolicy` holds for which backend, and what each reports.
+
+use ::tls::test_pki::Ca;
+use rstest::rstest;
+
+use super::super::*;
+use crate::fixture::{key, mk_parent_entry, mk_settings, mk_world};
+use crate::select::Ineligible;
+use crate::world::authorities::mk_bundle;
+use crate::world::{
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, SubjectName, TlsTarget, TlsValidation,
+};
+
+const SERVICE: (&str, &str) = ("", "Service");
+const IMPORT: (&str, &str) = ("inference.networking.x-k8s.io", "InferencePoolImport");
+
+/// Its host name is its own name.
+fn add_policy(
+    world: &mut World,
+    name: &str,
+    created: i64,
+    (group, kind): (&str, &str),
+    target: &str,
+    section: Option<&str>,
+) {
+    let policy = BackendTlsPolicy {
+        generation: 3,
+        created,
+        targets: vec![TlsTarget {
+            group: group.into(),
+            kind: kind.into(),
+            name: target.into(),
+            section: section.map(Into::into),
+        }],
+        validation: Ok(TlsValidation {
+            hostname: name.into(),
+            names: vec![SubjectName::Dns(name.into())],
+            authorities: Authorities::Named(vec![mk_ref("ca")]),
+        }),
+    };
+    world.tls_policies.insert(key(name), policy);
+}
+
+fn mk_ref(name: &str) -> AuthorityRef {
+    AuthorityRef {
+        group: String::new(),
+        kind: "ConfigMap".into(),
+        name: name.into(),
+    }
+}
+
+fn mk_tls_world() -> World {
+    let mut world = mk_world();
+    let bundle = mk_bundle("ca", &Ca::new("a"));
+    world.authorities.insert(key("ca"), Ok(bundle));
+    world
+}
+
+fn model(world: &World) -> GatewayModel {
+    build(world, &mk_settings()).0.remove(0)
+}
+
+/// The host name by which the Service `web` is verified.
+fn of_web(world: &World) -> String {
+    match &model(world).services[&(key("web"), 8080)].security {
+        Some(Security::Verified(how)) => how.hostname.clone(),
+        Some(Security::Plaintext) => "plaintext".into(),
+        Some(Security::Unverified) => "unverified".into(),
+        None => "nowhere".into(),
+    }
+}
+
+/// `gateway Accepted=False/Reason ResolvedRefs=True/Reason` of the policy.
+fn said(world: &World, policy: &str) -> Vec<String> {
+    let (_, wanted) = build(world, &mk_settings());
+    let entries = wanted.tls_policies.get(&key(policy));
+    let entries = entries.into_iter().flatten().map(|entry| {
+        let conditions = entry.conditions.iter().map(|one| {
+            assert_eq!(one.generation, 3);
+            format!(" {}={:?}/{}", one.kind, one.status, one.reason)
+        });
+        format!("{}{}", entry.parent.name, conditions.collect::<String>())
+    });
+    entries.collect()
+}
+
+const GOOD: &str = "gw Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs";
+const CONFLICTED: &str = "gw Accepted=False/Conflicted ResolvedRefs=True/ResolvedRefs";
+
+#[test]
+fn of_two_policies_for_a_target_the_older_one_holds_and_then_the_first_by_name() {
+    let mut world = mk_tls_world();
+    assert_eq!(of_web(&world), "plaintext");
+    add_policy(&mut world, "c", 20, SERVICE, "web", None);
+    assert_eq!(
+        (of_web(&world), said(&world, "c")),
+        ("c".into(), vec![GOOD.to_owned()])
+    );
+    add_policy(&mut world, "a", 20, SERVICE, "web", None);
+    assert_eq!(
+        (of_web(&world), said(&world, "c")),
+        ("a".into(), vec![CONFLICTED.to_owned()])
+    );
+    add_policy(&mut world, "b", 10, SERVICE, "web", None);
+    assert_eq!(of_web(&world), "b");
+    assert_eq!(said(&world, "a"), [CONFLICTED]);
+    // An older one that cannot be followed holds nonetheless: a newer one is not what its owner asked for.
+    let oldest = world.tls_policies.get_mut(&key("b")).unwrap();
+    oldest.validation = Err("bad".into());
+    assert_eq!(of_web(&world), "nowhere");
+    assert_eq!(
+        said(&world, "b"),
+        ["gw Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"]
+    );
+}
+
+#[test]
+fn policy_for_a_port_goes_before_one_for_the_whole_service() {
+    let mut world = mk_tls_world();
+    add_policy(&mut world, "whole", 1, SERVICE, "web", None);
+    add_policy(&mut world, "port", 9, SERVICE, "web", Some("http"));
+    assert_eq!(of_web(&world), "port");
+    assert_eq!(
+        (said(&world, "whole"), said(&world, "port")),
+        (vec![GOOD.into()], vec![GOOD.into()])
+    );
+    // A port that the Service does not have, one that no route names, and a Service that no route names.
+    add_policy(&mut world, "port", 9, SERVICE, "web", Some("https"));
+    assert_eq!(of_web(&world), "whole");
+    assert_eq!(
+        said(&world, "port"),
+        ["gw Accepted=False/TargetNotFound ResolvedRefs=True/ResolvedRefs"]
+    );
+    let mut other = world.services[&key("web")].ports[0].clone();
+    (other.name, other.port) = ("https".into(), 8443);
+    world
+        .services
+        .get_mut(&key("web"))
+        .unwrap()
+        .ports
+        .push(other);
+    assert_eq!(said(&world, "port"), [""; 0]);
+    add_policy(&mut world, "port", 9, SERVICE, "gone", None);
+    assert_eq!(said(&world, "port"), [""; 0]);
+    // Of another namespace, too.
+    let policy = world.tls_policies.remove(&key("whole")).unwrap();
+    world
+        .tls_policies
+        .insert(Key::new("other", "whole"), policy);
+    assert_eq!(of_web(&world), "plaintext");
+}
+
+fn set_refs(world: &mut World, refs: &[AuthorityRef]) {
+    let policy = world.tls_policies.get_mut(&key("p")).unwrap();
+    let validation = policy.validation.as_mut().unwrap();
+    validation.authorities = Authorities::Named(refs.to_vec());
+}
+
+#[rstest]
+#[case::not_there("gone", "ConfigMap", "InvalidCACertificateRef")]
+#[case::no_name("a=b", "ConfigMap", "InvalidCACertificateRef")]
+#[case::of_another_kind("ca", "Secret", "InvalidKind")]
+fn backend_is_not_connected_to_without_an_authority(
+    #[case] name: &str,
+    #[case] kind: &str,
+    #[case] reason: &str,
+) {
+    let mut world = mk_tls_world();
+    add_policy(&mut world, "p", 1, SERVICE, "web", None);
+    world
+        .authorities
+        .insert(key("gone"), Err(BadBundle::NotFound));
+    let bad = AuthorityRef {
+        kind: kind.into(),
+        ..mk_ref(name)
+    };
+    set_refs(&mut world, &[bad.clone()]);
+    assert_eq!(of_web(&world), "nowhere");
+    let entry = format!("gw Accepted=False/NoValidCACertificate ResolvedRefs=False/{reason}");
+    assert_eq!(said(&world, "p"), [entry]);
+    // One that is there is enough, and the other one is reported.
+    set_refs(&mut world, &[bad, mk_ref("ca")]);
+    assert_eq!(of_web(&world), "p");
+    assert_eq!(
+        said(&world, "p"),
+        [format!(
+            "gw Accepted=True/Accepted ResolvedRefs=False/{reason}"
+        )]
+    );
+}
+
+#[test]
+fn authorities_that_are_not_listed_yet_are_neither_used_nor_reported() {
+    let mut world = mk_tls_world();
+    add_policy(&mut world, "p", 1, SERVICE, "web", None);
+    world.authorities.clear();
+    assert_eq!(of_web(&world), "nowhere");
+    let (_, wanted) = build(&world, &mk_settings());
+    assert!(!wanted.tls_policies.contains_key(&key("p")));
+}
+
+#[test]
+fn app_protocol_of_tls_needs_a_policy() {
+    let mut world = mk_tls_world();
+    let port = &mut world.services.get_mut(&key("web")).unwrap().ports[0];
+    port.app_protocol = Some("HTTPS".into());
+    let resolved = |world: &World| {
+        let (_, wanted) = build(world, &mk_settings());
+        wanted.routes[&key("web")][0].conditions[1].reason.clone()
+    };
+    assert_eq!(resolved(&world), "UnsupportedProtocol");
+    add_policy(&mut world, "p", 1, SERVICE, "web", None);
+    assert_eq!(resolved(&world), "ResolvedRefs");
+    assert_eq!(of_web(&world), "p");
+}
+
+#[test]
+fn endpoint_picker_is_verified_or_not_connected_to() {
+    let mut world = mk_tls_world();
+    let security = |world: &World, epp_tls| {
+        let settings = Settings {
+            epp_tls,
+            ..mk_settings()
+        };
+        let (models, wanted) = build(world, &settings);
+        let resolved = &wanted.pools[&key("llm")][0].conditions[1];
+        let epp = models[0].pools[&key("llm")].epp.clone();
+        (epp.map(|epp| epp.security), resolved.reason.clone())
+    };
+    let (found, resolved) = security(&world, EppTls::Required);
+    assert_eq!((found, resolved.as_str()), (None, "InvalidExtensionRef"));
+    let (found, _) = security(&world, EppTls::Unverified);
+    assert_eq!(found, Some(Security::Unverified));
+    add_policy(&mut world, "p", 1, SERVICE, "epp", Some("grpc"));
+    let port = &mut world.services.get_mut(&key("epp")).unwrap().ports[0];
+    port.app_protocol = Some("kubernetes.io/h2c".into());
+    let (found, _) = security(&world, EppTls::Required);
+    assert!(matches!(found, Some(Security::Verified(_))), "{found:?}");
+    assert_eq!(said(&world, "p"), [GOOD]);
+    world.authorities.insert(key("ca"), Err(BadBundle::Missing));
+    let (found, resolved) = security(&world, EppTls::Plaintext);
+    assert_eq!((found, resolved.as_str()), (None, "InvalidExtensionRef"));
+    world.tls_policies.clear();
+    let (found, _) = security(&world, EppTls::Required);
+    assert_eq!(found, Some(Security::Plaintext));
+}
+
+#[test]
+fn cluster_of_an_import_is_verified_or_not_used() {
+    let mut world = mk_tls_world();
+    let parent = mk_parent_entry("south", "10.3.0.7", &[80], &["*.a.example"]);
+    world
+        .imports
+        .get_mut(&key("llm"))
+        .unwrap()
+        .clusters
+        .push(parent);
+    let modes = |world: &World| {
+        let import = model(world).imports.remove(&key("llm")).unwrap();
+        let modes = import.clusters.iter().map(|cluster| match &cluster.mode {
+            Ok(Mode::Endpoint(mode)) => format!("{:?}", mode.epp.security),
+            Ok(Mode::Parent(mode)) if mode.tls => format!("{:?}", mode.verification),
+            Ok(Mode::Parent(_)) => "plaintext".into(),
+            Ok(Mode::Local(_)) => "local".into(),
+            Err(why) => why.label().to_owned(),
+        });
+        modes.collect::<Vec<_>>()
+    };
+    assert_eq!(modes(&world), ["Plaintext", "plaintext"]);
+    add_policy(&mut world, "all", 1, IMPORT, "llm", None);
+    add_policy(&mut world, "one", 1, IMPORT, "llm", Some("south"));
+    let [east, south] = &modes(&world)[..] else {
+        panic!("{:?}", modes(&world));
+    };
+    assert!(east.contains("\"all\""), "{east}");
+    // a fixed server name needs no exact host
+    assert!(south.contains("\"one\""), "{south}");
+    assert_eq!(
+        (said(&world, "all"), said(&world, "one")),
+        (vec![GOOD.into()], vec![GOOD.into()])
+    );
+    world.authorities.insert(key("ca"), Err(BadBundle::Missing));
+    assert_eq!(modes(&world), ["InvalidTLSPolicy", "InvalidTLSPolicy"]);
+    let why = Ineligible::NotSecured(NotSecured::Policy(key("one")));
+    assert!(why.to_string().contains("ns/one"), "{why}");
+}
+
+#[test]
+fn policies_of_a_namespace_have_a_bounded_number_of_config_maps() {
+    let mut world = mk_tls_world();
+    for number in 0..70 {
+        let name = format!("p{number:02}");
+        add_policy(&mut world, &name, 100 - number, SERVICE, "web", None);
+        let policy = world.tls_policies.get_mut(&key(&name)).unwrap();
+        let validation = policy.validation.as_mut().unwrap();
+        validation.authorities = Authorities::Named(vec![mk_ref(&name)]);
+    }
+    let named = backend_tls::named_maps(&world);
+    assert_eq!(named.len(), 64);
+    // those of older policies
+    assert!(named.contains(&key("p69")) && !named.contains(&key("p05")));
+    assert_eq!(
+        said(&world, "p05"),
+        ["gw Accepted=False/Conflicted ResolvedRefs=False/InvalidCACertificateRef"]
+    );
+}

@@ -1,0 +1,77 @@
+//! An exporting cluster that changes its mode while requests are sent.
+
+use std::net::Ipv4Addr;
+
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use crate::fixture::key;
+
+use super::bed::{Bed, LIMIT, POD_B, REMOTE_EPP, REMOTE_POD};
+use super::imports::{mk_parent, set_entries};
+
+/// Number of changes, half of them to each mode.
+const CHANGES: usize = 24;
+
+/// Number of clients, each of which sends one request after another.
+const CLIENTS: usize = 4;
+
+/// A change is complete for a client that got so many answers in a row of the new mode.
+const IN_A_ROW: usize = 5;
+
+/// Envoy's counter of requests to the import that it has tried again.
+const RETRIES: &str = r#"envoy_cluster_upstream_rq_retry{envoy_cluster_name="import/ns/llm"} "#;
+
+/// An edge tries a request again that a hop could not serve, which would hide most losses: none may need it.
+#[tokio::test(flavor = "multi_thread")]
+async fn change_of_mode_costs_no_request_and_no_second_attempt() {
+    let mut bed = Bed::start(|_| {}).await;
+    let by_picker = bed.world.imports[&key("llm")].clusters[0].clone();
+    let by_gateway = mk_parent(&bed, "east", POD_B, &[]);
+    let pick = bed.at(REMOTE_POD);
+    let _epp = bed.epp(REMOTE_EPP, pick).await;
+    bed.until("/import", 200).await;
+    let before = second_attempts(&bed).await;
+    let modes = [
+        (by_gateway, POD_B, "pods/ns/llm/east"),
+        (by_picker, REMOTE_POD, "parent/ns/llm/east"),
+    ];
+    for (nth, (entry, pod, former)) in modes.iter().cycle().take(CHANGES).enumerate() {
+        set_entries(&mut bed.world, vec![entry.clone()]);
+        bed.publish();
+        // Some changes come while Envoy still has the clusters of the mode before, and some after.
+        let waits = nth % 4 < 2;
+        let is_done = || !waits || !has_cluster(&bed, former);
+        join_all((0..CLIENTS).map(|_| follow(&bed, *pod, is_done))).await;
+        assert_eq!(second_attempts(&bed).await, before, "after {nth} changes");
+    }
+}
+
+/// Sends requests until the change is complete, and `is_done`. Each must be answered.
+async fn follow(bed: &Bed, pod: Ipv4Addr, is_done: impl Fn() -> bool) {
+    let (started, wanted) = (Instant::now(), format!("{pod} 100"));
+    let mut in_a_row = 0;
+    while in_a_row < IN_A_ROW || !is_done() {
+        let answer = bed.post("/import", 100).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        in_a_row = if answer.body == wanted {
+            in_a_row + 1
+        } else {
+            0
+        };
+        let passed = started.elapsed();
+        assert!(passed < LIMIT, "{pod} after {passed:?}: {answer:?}");
+    }
+}
+
+fn has_cluster(bed: &Bed, name: &str) -> bool {
+    let connected = bed.proxies.connected();
+    let mut clusters = connected.iter().map(|proxy| &proxy.acknowledged["cds"]);
+    clusters.any(|clusters| clusters.contains_key(name))
+}
+
+/// How many requests to the import Envoy has tried again.
+async fn second_attempts(bed: &Bed) -> u64 {
+    let count = bed.envoy.statistic(RETRIES).await;
+    count.expect("Envoy counts second attempts")
+}
