@@ -391,6 +391,7 @@ impl ModelMetrics {
 mod tests {
     use std::path::Path;
 
+    use lease::ByHand;
     use prometheus_client::encoding::text::encode;
 
     use super::*;
@@ -428,9 +429,32 @@ mod tests {
             cluster: text("east"),
         };
         model.shares.get_or_create(&share).inc();
+        let leader = Leader::new(Claim::always(), Clock::start());
+        registry.register_collector(Box::new(leader));
         let mut page = String::new();
         encode(&mut page, &registry).expect("encodes");
         page
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_holds_the_lease_leads_until_it_runs_out() {
+        let clock = Clock::start();
+        let (hand, claim) = ByHand::new(clock);
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Leader::new(claim, clock)));
+        let says = |wanted: &str| {
+            let mut page = String::new();
+            encode(&mut page, &registry).expect("encodes");
+            assert!(
+                page.contains(&format!("\ngateway_leader {wanted}\n")),
+                "{page}"
+            );
+        };
+        says("0");
+        hand.hold(Duration::from_secs(10));
+        says("1");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        says("0");
     }
 
     #[test]

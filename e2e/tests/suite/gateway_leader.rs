@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context, Result, ensure};
 use crd::{conditions, http_route::HttpRoute};
 use k8s_openapi::jiff::Timestamp;
+use kube::Api;
 use testbed::{PodFaults, Requests, eventually, isthmus};
 use tokio_util::sync::CancellationToken;
 
 use crate::gateway::GATEWAY_PODS;
 use e2e::environment::Environment;
 use e2e::lease::{AFTER_CRASH, AFTER_END, Election};
-use e2e::pair::{object, sum_metric};
+use e2e::pair::sum_metric;
 
 /// The Lease in the gateway's namespace, whose holder writes.
 const LEASE: &str = "isthmus-gateway";
@@ -217,10 +218,11 @@ async fn served(environment: &Environment, name: &str) -> Result<()> {
 /// Waits until the route's status says that it is accepted.
 async fn accepted(environment: &Environment, name: &str) -> Result<()> {
     let what = format!("route {name} is accepted");
+    let routes: Api<HttpRoute> =
+        Api::namespaced(environment.west.client(), isthmus::POOL_NAMESPACE);
     eventually(&what, EVER, async || {
-        let route: Option<HttpRoute> =
-            object(&environment.west, isthmus::POOL_NAMESPACE, name).await?;
-        let status = route.and_then(|route| route.status);
+        let route = routes.get(name).await;
+        let status = route.map_err(|error| error.to_string())?.status;
         let parents = status.map(|status| status.parents).unwrap_or_default();
         let parent = parents.into_iter().next().ok_or("no status")?;
         if conditions::is_true(&parent.conditions, conditions::ACCEPTED) {
