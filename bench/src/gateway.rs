@@ -24,7 +24,7 @@ use crate::grpc::{Messages, grpc_frame};
 
 /// A connected Envoy; it leaves when dropped.
 pub struct Envoy {
-    arrivals: mpsc::UnboundedReceiver<Arrival>,
+    arrivals: mpsc::Receiver<Arrival>,
     tasks: JoinSet<Result<()>>,
 }
 
@@ -38,6 +38,9 @@ pub struct Arrival {
     /// Its size as a gRPC message.
     pub bytes: usize,
 }
+
+/// Responses that have come and are not looked at yet. With more than this many, the next one waits.
+const UNREAD: usize = 65_536;
 
 const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
@@ -88,7 +91,7 @@ impl Envoy {
         for (kind, names) in [(LISTENER, Vec::new()), (ROUTES, vec![READY.to_owned()])] {
             requests.send_data(grpc_frame(&asks(kind, names))?, false)?;
         }
-        let (sender, arrivals) = mpsc::unbounded_channel();
+        let (sender, arrivals) = mpsc::channel(UNREAD);
         tasks.spawn(async move {
             let response = response.await.context("no answer")?;
             ensure!(response.status() == 200, "status {}", response.status());
@@ -139,7 +142,7 @@ impl Envoy {
 async fn follow(
     mut requests: SendStream<Bytes>,
     mut replies: Messages,
-    arrivals: &mpsc::UnboundedSender<Arrival>,
+    arrivals: &mpsc::Sender<Arrival>,
 ) -> Result<()> {
     let mut asked: BTreeSet<(&str, String)> = BTreeSet::new();
     while let Some(response) = replies.next::<DeltaDiscoveryResponse>().await? {
@@ -166,7 +169,10 @@ async fn follow(
         for resource in &response.resources {
             let leads_on = match kind {
                 ENDPOINTS => {
-                    let bytes = resource.resource.as_ref().map_or(&[][..], |any| &any.value[..]);
+                    let bytes = resource
+                        .resource
+                        .as_ref()
+                        .map_or(&[][..], |any| &any.value[..]);
                     let cluster = Cluster::decode(bytes)?;
                     let by_eds = ClusterDiscoveryType::Type(DiscoveryType::Eds.into());
                     cluster.cluster_discovery_type == Some(by_eds)
@@ -182,7 +188,7 @@ async fn follow(
         if !names.is_empty() {
             requests.send_data(grpc_frame(&asks(kind, names))?, false)?;
         }
-        if arrivals.send(arrival).is_err() {
+        if arrivals.send(arrival).await.is_err() {
             return Ok(());
         }
     }

@@ -43,6 +43,8 @@ pub(crate) enum Denied {
     Streams,
     /// Too many names on one stream, or on all of a Gateway.
     Names,
+    /// No memory for a connection or for names: that of all Gateways is in use.
+    Memory,
     /// Too much at once that is to be read.
     Requests,
     /// No answer to a response, while others wait for it.
@@ -276,6 +278,7 @@ impl EncodeLabelValue for Denied {
             Self::Connections => "connections",
             Self::Streams => "streams",
             Self::Names => "names",
+            Self::Memory => "memory",
             Self::Requests => "requests",
             Self::Responses => "responses",
         };

@@ -7,6 +7,7 @@ use crate::world::Touched;
 use crate::xds::Reads;
 
 /// What an update changed.
+#[expect(clippy::struct_excessive_bools, reason = "each is followed by itself")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) world: Touched,

@@ -25,10 +25,12 @@ use moment::Moment;
 
 use super::{Kind, Resource, Snapshot};
 
+mod answers;
 pub(crate) mod budget;
 pub(crate) mod connections;
 mod goal;
 mod hosts;
+mod owned;
 pub(crate) mod proxies;
 pub(crate) mod ready;
 pub(crate) mod server;
@@ -41,7 +43,7 @@ mod tests;
 
 use goal::Goal;
 use hosts::Awaited;
-use stage::{Due, Gate, Stage, is_edge};
+use stage::{Due, Gate, Stage, is_edge, leads_to_hops};
 use state::{InFlight, Retries, TypeState, applies_the_rest, is_passing};
 
 /// A step waits this long for the ACK of the one before: a slow Envoy delays itself, not for ever.
@@ -390,18 +392,23 @@ impl Ads {
             due.extend(self.due(Kind::Endpoints));
         }
         for stage in Stage::ALL {
-            let gates = stage.waits_for().iter();
-            let mut closed = gates.filter(|gate| !self.is_open(**gate, &due, now));
-            let is_behind = closed.next().is_some();
-            let is_sent = !is_behind && self.send_due(stage, &due, now, effects);
+            let is_open = |stage: Stage| {
+                let mut gates = stage.waits_for().iter();
+                gates.all(|gate| self.is_open(*gate, &due, now))
+            };
+            // Hosts that are no hops may change before each answer. Those that are hops go with them, or would never be sent.
+            let last = match stage {
+                Stage::Assignment if is_open(Stage::HopAssignment) => Stage::HopAssignment,
+                _ => stage,
+            };
+            let is_sent = is_open(stage) && self.send_due(last, &due, now, effects);
             if is_sent && stage == Stage::EdgeTable {
                 self.closed = [None; 3]; // what comes after routes that were waited for waits anew
             }
         }
         for gate in Gate::ALL {
-            let is_done = self.is_done(gate, &due, now);
-            let closed = &mut self.closed[gate as usize];
-            *closed = (!is_done).then(|| closed.unwrap_or(now));
+            let since = self.closed[gate as usize].unwrap_or(now);
+            self.closed[gate as usize] = (!self.is_done(gate, &due, now)).then_some(since);
         }
     }
 
@@ -460,11 +467,10 @@ impl Ads {
         if !self.settled(Kind::Listener, now) {
             return;
         }
-        let due = |since: &Moment| since.plus(self.removal_delay) <= now;
         let due: Vec<String> = self
             .doomed
             .iter()
-            .filter(|(_, since)| due(since))
+            .filter(|(_, since)| since.plus(self.removal_delay) <= now)
             .map(|(name, _)| name.clone())
             .collect();
         self.remove(Kind::Cluster, due, now, effects);
@@ -522,9 +528,9 @@ impl Ads {
             let is_first = |name: &String| {
                 !known.contains_key(name) || kind == Kind::Endpoints && self.repush.contains(name)
             };
-            let (first, rest): (Vec<_>, Vec<_>) =
-                pending.into_iter().partition(|(name, _)| is_first(name));
-            pending = first.into_iter().chain(rest).take(BATCH).collect();
+            let mut all: Vec<_> = pending.into_iter().collect();
+            all.sort_by_key(|(name, _)| (!is_first(name), !leads_to_hops(name)));
+            pending = all.into_iter().take(BATCH).collect();
         }
         let (mut resources, mut removed) = (Vec::new(), Vec::new());
         for (name, resource) in pending {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use crate::world::Key;
 use crate::xds::Kind;
@@ -20,7 +21,7 @@ mod requests;
 mod tests;
 
 pub(super) use memory::Full;
-pub(super) use requests::{Counted, Unread};
+pub(super) use requests::{Counted, GRACE, LONGEST_REQUEST, Unread};
 
 use memory::{GatewayMemory, Memory, Taken};
 
@@ -39,6 +40,10 @@ pub(super) const WINDOW: u32 = 65_535;
 /// A name of one byte is three bytes of a request, and 100 where it is decoded into a growing list.
 const DECODED: usize = 36;
 
+/// The one request of any size.
+#[cfg(test)]
+const LARGE: usize = MAX_REQUEST * DECODED;
+
 /// What is kept of refusals of all Gateways: see [`super::proxies`].
 #[cfg(test)]
 const REFUSALS: usize = 24 << 20;
@@ -55,11 +60,11 @@ pub(crate) struct Limits {
     pub(crate) of_gateway: usize,
     /// Bytes of the names that are kept for the streams of one Gateway.
     pub(crate) names: usize,
-    /// Bytes of one Gateway's requests that are not read whole yet, beside one request of any size.
+    /// Bytes of one Gateway's requests that are not read whole yet, beside one request of any size of all Gateways.
     pub(crate) requests: usize,
     /// Bytes of responses that Envoys of one Gateway have not answered.
     pub(crate) responses: usize,
-    /// Bytes of all this, of all Gateways together.
+    /// Bytes of all this, of all Gateways together, beside the one request.
     pub(crate) memory: usize,
     /// Bytes of responses beyond that: of a Gateway that finds no memory, one response after the other is sent all the same.
     pub(crate) reserve: usize,
@@ -81,6 +86,9 @@ struct Common {
     memory: Arc<Memory>,
     /// For responses that find no memory: of clusters, and of all else.
     reserves: [Responses; 2],
+    /// The place of the one request of any size that is received at a time. What it takes is no part of the memory, so that no
+    /// Gateway can keep others from it for longer than one request may take.
+    large: Arc<Semaphore>,
 }
 
 /// The budget of one Gateway.
@@ -91,8 +99,8 @@ pub(super) struct Budget {
     connections: Arc<Pool>,
     names: Arc<Pool>,
     requests: Arc<Pool>,
-    /// Who may receive a request of any size.
-    whole: Arc<Semaphore>,
+    /// Who waits for room for a request: one of each Gateway, so that many of one do not hold back others.
+    first: Arc<Semaphore>,
     /// Of clusters, and of all else. Envoy answers a response of clusters once it has their assignments: these must not wait for
     /// that answer.
     responses: [Responses; 2],
@@ -127,7 +135,7 @@ struct Responses {
 #[derive(Debug)]
 pub(super) struct Turn {
     _pieces: Option<OwnedSemaphorePermit>,
-    _room: Room,
+    room: Room,
 }
 
 /// Where the bytes of a response are counted.
@@ -147,7 +155,7 @@ impl Limits {
     /// The most that Envoys make this program hold, in bytes.
     #[cfg(test)]
     pub(crate) const fn bytes(&self) -> usize {
-        self.memory + self.reserve + REFUSALS
+        self.memory + self.reserve + LARGE + REFUSALS
     }
 }
 
@@ -159,7 +167,7 @@ impl Default for Limits {
             names: 128 << 20,
             requests: 2 << 20,
             responses: 64 << 20,
-            memory: 600 << 20,
+            memory: 456 << 20,
             reserve: 64 << 20,
             answer: Duration::from_secs(30),
         }
@@ -176,6 +184,7 @@ impl Budgets {
             common: Arc::new(Common {
                 memory: Memory::new(limits.memory),
                 reserves: [limits.reserve; 2].map(|size| Responses::new(size / 2)),
+                large: Arc::new(Semaphore::new(1)),
             }),
         }
     }
@@ -207,7 +216,7 @@ impl Budget {
             connections: pool(limits.of_gateway, CONNECTION),
             names: pool(limits.names, 1),
             requests: pool(limits.requests, DECODED),
-            whole: Arc::new(Semaphore::new(1)),
+            first: Arc::new(Semaphore::new(1)),
             responses: [limits.responses; 2].map(|size| Responses::new(size / 2)),
             common: Arc::clone(common),
             memory,
@@ -224,8 +233,9 @@ impl Budget {
         Share::of(&self.names)
     }
 
-    pub(super) fn unread(&self) -> Unread {
-        Unread::new(Share::of(&self.requests))
+    /// For the requests of a stream; `close` ends its connection.
+    pub(super) fn unread(&self, close: CancellationToken) -> Unread {
+        Unread::new(Share::of(&self.requests), close)
     }
 
     /// Waits until a response of the type and of so many bytes may be sent. It is encoded twice on its way. One that is larger
@@ -237,7 +247,7 @@ impl Budget {
         let room = self.room(&self.common.reserves[of_kind], bytes).await;
         Turn {
             _pieces: pieces,
-            _room: room,
+            room,
         }
     }
 
@@ -257,10 +267,16 @@ impl Budget {
         }
     }
 
-    /// Whether a response waits for others to be answered: of this Gateway, or of any where all wait.
-    pub(super) fn is_waited_for(&self) -> bool {
-        let mut waiting = self.responses.iter().chain(&self.common.reserves);
-        waiting.any(|one| one.waiting.load(Ordering::Relaxed) > 0)
+    /// Whether a response waits for the answer to the one that has this turn: one of this Gateway, or one of any that waits for the
+    /// reserve, where the turn is of the reserve or this Gateway has much of the memory.
+    pub(super) fn is_waited_for(&self, turn: &Turn) -> bool {
+        let waits = |all: &[Responses; 2]| {
+            let mut all = all.iter();
+            all.any(|one| one.waiting.load(Ordering::Relaxed) > 0)
+        };
+        let is_of_reserve = matches!(turn.room, Room::Reserve { .. });
+        waits(&self.responses)
+            || waits(&self.common.reserves) && (is_of_reserve || self.memory.has_its_part())
     }
 }
 
@@ -325,6 +341,10 @@ impl Share {
         Self { pool, has: 0 }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.has == 0
+    }
+
     /// Has so much from now on; where there is not so much, it has what it had.
     pub(super) fn set(&mut self, wanted: usize) -> Result<(), Full> {
         let (pool, has) = (&self.pool, self.has);
@@ -335,7 +355,7 @@ impl Share {
         let changed = pool
             .used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, swapped);
-        changed.map_err(|_| Full)?;
+        changed.map_err(|_| Full::Own)?;
         let more = wanted.saturating_sub(has);
         if let Err(full) = pool.memory.take(more.saturating_mul(pool.weight)) {
             pool.used.fetch_sub(more, Ordering::Relaxed);

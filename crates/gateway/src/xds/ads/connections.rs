@@ -146,9 +146,14 @@ fn incoming(
         });
         ready(match connection {
             Ok(Ok(connection)) => Some(Ok(connection)),
-            Ok(Err(Full)) => {
+            Ok(Err(Full::Own)) => {
                 debug!("too many connections of one Gateway");
                 metrics.denied(Denied::Connections);
+                None
+            }
+            Ok(Err(Full::Common)) => {
+                debug!("no memory for a connection: Gateways have it all");
+                metrics.denied(Denied::Memory);
                 None
             }
             Err(error) => Some(Err(error)),
@@ -197,6 +202,18 @@ fn who(io: &MaybeTls, trust: &Trust) -> Who {
 
 // === impl Connection ===
 
+impl Connection {
+    /// Whether the connection is at its end. HTTP/2 reads nothing while it cannot write, so that both have to ask.
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let closing = self.closing.as_mut();
+        if closing.is_none_or(|closing| closing.poll_unpin(cx).is_ready()) {
+            self.closing = None;
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+}
+
 impl Connected for Connection {
     type ConnectInfo = Peer;
 
@@ -212,11 +229,7 @@ impl AsyncRead for Connection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let closing = this.closing.as_mut();
-        if closing.is_none_or(|closing| closing.poll_unpin(cx).is_ready()) {
-            this.closing = None;
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        this.poll_closing(cx)?;
         Pin::new(&mut this.io).poll_read(cx, buf)
     }
 }
@@ -227,7 +240,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write(cx, buf)
+        let this = self.get_mut();
+        this.poll_closing(cx)?;
+        Pin::new(&mut this.io).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -235,7 +250,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, bufs)
+        let this = self.get_mut();
+        this.poll_closing(cx)?;
+        Pin::new(&mut this.io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -243,7 +260,9 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+        let this = self.get_mut();
+        this.poll_closing(cx)?;
+        Pin::new(&mut this.io).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use futures::{FutureExt as _, Stream, stream};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Request as Call, Response as Answer, Status, Streaming};
 use tracing::{debug, info, warn};
 
@@ -25,17 +25,19 @@ use crate::xds::proto::{core, google};
 use crate::xds::{Kind, Snapshot};
 use moment::Clock;
 
-use super::budget::{Budget, Budgets, Full, Share, Turn, Unread};
+use super::answers::Unanswered;
+use super::budget::{Budget, Budgets, Full, GRACE, LONGEST_REQUEST, Share, Unread};
 use super::connections::{Peer, Who};
+use super::owned;
 use super::proxies::{Joined, Others, Proxies, Proxy, TooMany};
 use super::view::MAX_NAMES;
 use super::{Ads, Effect, Input, Refusal, Request, Response};
 
-/// An Envoy that opens a stream says at once who it is.
-const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// An Envoy that opens a stream says at once who it is. A request that finds no room ends for that reason, not for this one.
+const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(LONGEST_REQUEST.as_secs() + 2);
 
-/// Between two looks whether somebody waits for the answer that is late.
-const LATE_LOOK: Duration = Duration::from_secs(1);
+/// Between two tries of a request for whose names there is no memory.
+const MEMORY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A node id is the names of a pod and of its namespace.
 const MAX_NODE_ID: usize = 512;
@@ -78,14 +80,19 @@ struct Session {
     budget: Arc<Budget>,
     /// Of the names that are kept.
     names: Share,
+    /// Whether there is room for all of them.
+    counted: Result<(), Full>,
     /// Of the request that comes next; none without TLS.
     unread: Option<Unread>,
+    /// A request for whose names there is no memory, and when it is tried again. None comes before it.
+    delayed: Option<(Request, Instant)>,
     /// The first response of the outbox waits for its turn.
-    waiting: Option<BoxFuture<'static, Turn>>,
-    /// Responses that are not answered, by nonce, and when they were sent.
-    unanswered: BTreeMap<u64, (Turn, Instant)>,
-    /// When it was looked last whether others wait for an answer.
-    last_look: Instant,
+    waiting: Option<AbortOnDropHandle<()>>,
+    unanswered: Arc<Unanswered>,
+    /// An answer is late, and others wait for it.
+    late: CancellationToken,
+    /// Ends the connection where the stream cannot end: nobody polls that of a client which takes no responses.
+    _watch: AbortOnDropHandle<()>,
     /// Why the stream ends.
     end: Option<Status>,
 }
@@ -148,6 +155,13 @@ impl AggregatedDiscoveryService for AdsServer {
         })?;
         info!(%gateway, node, version, "Envoy connected");
         let budget = self.budgets.of(&gateway);
+        let (unanswered, late) = (Arc::<Unanswered>::default(), CancellationToken::new());
+        let watch = self.clone().watch(
+            Arc::clone(&unanswered),
+            Arc::clone(&budget),
+            late.clone(),
+            peer.close.clone(),
+        );
         let mut session = Session {
             id,
             ads: Ads::new(self.removal_delay),
@@ -160,11 +174,14 @@ impl AggregatedDiscoveryService for AdsServer {
             may_have_secrets,
             outbox: VecDeque::new(),
             names: budget.names(),
+            counted: Ok(()),
             budget,
             unread,
+            delayed: None,
             waiting: None,
-            unanswered: BTreeMap::new(),
-            last_look: Instant::now(),
+            unanswered,
+            late,
+            _watch: owned::spawn(watch),
             end: None,
         };
         session.take_snapshot();
@@ -189,6 +206,25 @@ impl AdsServer {
             self.metrics.denied(Denied::Requests);
         }
         is_too_much
+    }
+
+    /// Looks after a stream until it is dropped.
+    async fn watch(
+        self,
+        unanswered: Arc<Unanswered>,
+        budget: Arc<Budget>,
+        late: CancellationToken,
+        close: CancellationToken,
+    ) {
+        tokio::select! {
+            () = unanswered.late(&budget, self.budgets.limits().answer) => {
+                self.metrics.denied(Denied::Responses);
+                late.cancel();
+            }
+            () = self.drain.cancelled() => {}
+        }
+        sleep(GRACE).await;
+        close.cancel();
     }
 
     /// The stream is denied, and its connection ends with it: on another one the Envoy may show another certificate.
@@ -333,11 +369,11 @@ impl Session {
             }
             let clock = self.server.clock;
             let wake = self.ads.wake_at(clock.now());
-            let late = self.late_at();
-            let (waits, is_ready) = (!self.outbox.is_empty(), self.ads.is_ready());
+            let again = self.delayed.as_ref().map(|(_, at)| *at);
+            let (waits, is_ready) = (self.waiting.is_some(), self.ads.is_ready());
             tokio::select! {
                 () = self.server.drain.cancelled() => return None,
-                message = self.requests.message() => match message {
+                message = self.requests.message(), if again.is_none() => match message {
                     Ok(Some(request)) => self.request(decode(request)),
                     Ok(None) => return None,
                     Err(status) => {
@@ -351,9 +387,14 @@ impl Session {
                     self.take_snapshot();
                 }
                 Ok(()) = self.others.changed(), if !is_ready => self.take_others(),
-                turn = next_turn(&mut self.waiting), if waits => self.take_turn(turn),
+                () = next_turn(&mut self.waiting), if waits => self.waiting = None,
                 () = until(wake.map(|at| clock.instant(at))) => self.step(Input::Tick),
-                () = until(late) => self.look_at_late(),
+                () = until(again) => {
+                    if let Some((request, _)) = self.delayed.take() {
+                        self.request(request);
+                    }
+                }
+                () = self.late.cancelled() => self.end_late(),
             }
         }
     }
@@ -361,48 +402,37 @@ impl Session {
     /// The first response of the outbox, once it has its turn.
     fn sendable(&mut self) -> Option<Response> {
         let first = self.outbox.front()?;
-        if self.unanswered.contains_key(&first.nonce) {
-            return self.outbox.pop_front();
+        let nonce = first.nonce;
+        if !self.unanswered.has(nonce) {
+            if self.waiting.is_some() {
+                return None;
+            }
+            let bytes = first.resources.iter().map(|(_, one)| one.bytes.len()).sum();
+            let mut turn = Arc::clone(&self.budget).turn(first.kind, bytes).boxed();
+            if let Some(turn) = turn.as_mut().now_or_never() {
+                self.unanswered.insert(nonce, turn);
+            } else {
+                // a turn that is had counts as such, however the stream is polled
+                let unanswered = Arc::clone(&self.unanswered);
+                let waiting = async move { unanswered.insert(nonce, turn.await) };
+                self.waiting = Some(owned::spawn(waiting));
+                return None;
+            }
         }
-        let bytes = || first.resources.iter().map(|(_, one)| one.bytes.len()).sum();
-        let (kind, budget) = (first.kind, &self.budget);
-        let waiting = self
-            .waiting
-            .get_or_insert_with(|| Arc::clone(budget).turn(kind, bytes()).boxed());
-        let turn = waiting.now_or_never()?;
-        self.take_turn(turn);
+        self.waiting = None;
         self.outbox.pop_front()
     }
 
-    /// The first response may be sent, and is unanswered from now on.
-    fn take_turn(&mut self, turn: Turn) {
-        self.waiting = None;
-        if let Some(first) = self.outbox.front() {
-            self.unanswered.insert(first.nonce, (turn, Instant::now()));
-        }
-    }
-
-    /// When to look whether others wait for an answer of this Envoy that is late. Other events do not put it off.
-    fn late_at(&self) -> Option<Instant> {
-        let oldest = self.unanswered.values().map(|(_, at)| *at).min()?;
-        let late = oldest + self.server.budgets.limits().answer;
-        Some(late.max(self.last_look + LATE_LOOK))
-    }
-
-    fn look_at_late(&mut self) {
-        let (now, limit) = (Instant::now(), self.server.budgets.limits().answer);
-        self.last_look = now;
-        let mut sent = self.unanswered.values().map(|(_, at)| *at);
-        if self.budget.is_waited_for() && sent.any(|at| at + limit <= now) {
-            warn!(gateway = %self.gateway, "an Envoy does not answer, and others wait for it");
-            self.server.metrics.denied(Denied::Responses);
-            let text = format!("no answer to a response within {limit:?}");
-            self.end = Some(Status::deadline_exceeded(text));
-        }
+    fn end_late(&mut self) {
+        warn!(gateway = %self.gateway, "an Envoy does not answer, and others wait for it");
+        let limit = self.server.budgets.limits().answer;
+        let text = format!("no answer to a response within {limit:?}");
+        self.end = Some(Status::deadline_exceeded(text));
     }
 
     fn take_others(&mut self) {
         let Others { served, denied } = self.others.borrow_and_update().clone();
+        // first: the end of the denied stream must not make this Envoy ready
         if let Some(at) = denied {
             self.step(Input::Denied(at));
         }
@@ -447,12 +477,44 @@ impl Session {
             return;
         }
         if let Some(nonce) = request.nonce {
-            self.unanswered.remove(&nonce);
+            self.unanswered.remove(nonce);
         }
+        if !self.names.is_empty() && self.lacks_memory_for(&request) {
+            // others have the memory: the stream goes on with what it has
+            self.delayed = Some((request, Instant::now() + MEMORY_PAUSE));
+            return;
+        }
+        let is_new = self.names.is_empty();
         self.step(Input::Request(request));
+        if is_new && self.counted == Err(Full::Common) {
+            self.end_full(Full::Common);
+        }
         if let Some(unread) = &self.unread {
             unread.clear();
         }
+    }
+
+    /// Whether all Gateways together have no memory for the names of the request.
+    fn lacks_memory_for(&mut self, request: &Request) -> bool {
+        let more = Ads::bytes_of(request);
+        let all = self.ads.bytes_of_names().saturating_add(more);
+        more > 0 && self.names.set(all) == Err(Full::Common)
+    }
+
+    fn end_full(&mut self, full: Full) {
+        let (reason, text) = match full {
+            Full::Own => (
+                Denied::Names,
+                "the Envoys of this Gateway name too many resources together",
+            ),
+            Full::Common => (
+                Denied::Memory,
+                "the gateway has no memory for the names of another Envoy",
+            ),
+        };
+        warn!(gateway = %self.gateway, text, "a stream of ADS ends");
+        self.server.metrics.denied(reason);
+        self.end = Some(Status::resource_exhausted(text));
     }
 
     fn step(&mut self, input: Input) {
@@ -479,20 +541,19 @@ impl Session {
                 }
             }
         }
-        if self.names.set(self.ads.bytes_of_names()) == Err(Full) {
-            warn!(gateway = %self.gateway, "the Envoys of a Gateway name too many resources together");
-            self.server.metrics.denied(Denied::Names);
-            let text = "the Envoys of this Gateway name too many resources together";
-            self.end = Some(Status::resource_exhausted(text));
+        self.counted = self.names.set(self.ads.bytes_of_names());
+        if self.counted == Err(Full::Own) {
+            self.end_full(Full::Own);
         }
         self.server.proxies.update(self.id, self.ads.report());
     }
 }
 
-/// The turn of who waits for one.
-async fn next_turn(waiting: &mut Option<BoxFuture<'static, Turn>>) -> Turn {
+/// Comes back when who waits for a turn has it.
+async fn next_turn(waiting: &mut Option<AbortOnDropHandle<()>>) {
     match waiting {
-        Some(waiting) => waiting.await,
+        // it is aborted only where it is dropped
+        Some(waiting) => drop(waiting.await),
         None => std::future::pending().await,
     }
 }

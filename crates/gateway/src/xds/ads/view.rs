@@ -43,6 +43,11 @@ impl Ads {
         count > MAX_NAMES || bytes > MAX_NAME_BYTES
     }
 
+    /// Bytes of the names that a request adds at most to those that are kept, of which [`Ads::bytes_of_names`] counts all.
+    pub(super) fn bytes_of(request: &Request) -> usize {
+        cost(size(request.subscribe.iter())) + 2 * cost(size(request.initial.keys()))
+    }
+
     /// Bytes of the names that are kept for this stream.
     pub(super) fn bytes_of_names(&mut self) -> usize {
         for (state, (revision, bytes)) in self.types.iter().zip(&mut self.counted) {

@@ -52,6 +52,8 @@ struct Outcomes {
     early: Vec<Outcome>,
     /// Those of them that had no answer when it ended.
     in_flight: usize,
+    /// How many had failed when it ended.
+    failed: usize,
     /// Begun after it, one after the other, until Envoy has taken the picker out.
     alone: Vec<Outcome>,
     /// Begun after that, by all clients.
@@ -95,6 +97,7 @@ async fn send(bed: &Bed, path: &str, bytes: usize) -> Outcome {
 /// this machine is: requests follow one after the other, each once Envoy's main thread has seen how the one before ended.
 async fn lose_picker(bed: &Bed, picker: Killable) -> Outcomes {
     let (is_open, in_flight) = (Cell::new(true), Cell::new(0_usize));
+    let failed = Cell::new(0_usize);
     let load = join_all((0..CLIENTS).map(|_| async {
         let mut outcomes = Vec::new();
         for bytes in BODIES.into_iter().cycle() {
@@ -102,8 +105,10 @@ async fn lose_picker(bed: &Bed, picker: Killable) -> Outcomes {
                 break;
             }
             in_flight.set(in_flight.get() + 1);
-            outcomes.push(send(bed, "/pool/early", bytes).await);
+            let outcome = send(bed, "/pool/early", bytes).await;
             in_flight.set(in_flight.get() - 1);
+            failed.set(failed.get() + usize::from(outcome.status != 200));
+            outcomes.push(outcome);
         }
         outcomes
     }));
@@ -115,11 +120,11 @@ async fn lose_picker(bed: &Bed, picker: Killable) -> Outcomes {
         })
         .await;
         is_open.set(false);
-        let in_flight = in_flight.get();
+        let counts = (in_flight.get(), failed.get());
         picker.kill().await;
-        in_flight
+        counts
     };
-    let (early, in_flight) = tokio::join!(load, kill);
+    let (early, (in_flight, failed)) = tokio::join!(load, kill);
 
     let started = Instant::now();
     let mut alone = Vec::new();
@@ -143,6 +148,7 @@ async fn lose_picker(bed: &Bed, picker: Killable) -> Outcomes {
     Outcomes {
         early: early.into_iter().flatten().collect(),
         in_flight,
+        failed,
         alone,
         after,
     }
@@ -175,17 +181,18 @@ async fn pool_that_fails_open_loses_only_what_its_picker_had(#[case] limit: Opti
     let Outcomes {
         early,
         in_flight,
+        failed,
         alone,
         after,
     } = lose_picker(&bed, picker).await;
+    assert_eq!(failed, 0, "the picker was there");
     let lost = |outcomes: &[Outcome]| -> Vec<u16> {
         let statuses = outcomes.iter().map(|one| one.status);
         statuses.filter(|status| *status != 200).collect()
     };
     let (lost_early, lost_alone) = (lost(&early), lost(&alone));
-    let all = lost_early.len() + lost_alone.len();
     assert!(
-        lost_alone.len() <= WORKERS && all <= in_flight + WORKERS,
+        lost_alone.len() <= WORKERS,
         "of {in_flight} in flight {lost_early:?}, then {lost_alone:?}"
     );
     for one in &after {
@@ -213,9 +220,11 @@ async fn pool_that_fails_closed_sends_nothing_to_pods_once_its_picker_is_gone(
     let Outcomes {
         early,
         in_flight: _,
+        failed,
         alone,
         after,
     } = lose_picker(&bed, picker).await;
+    assert_eq!(failed, 0, "the picker was there");
     for one in &early {
         assert!(
             [200, 503].contains(&one.status),

@@ -7,23 +7,34 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Sleep;
+use tokio::time::{Sleep, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
 use super::super::connections::Peer;
-use super::memory::Taken;
-use super::{Budget, DECODED, Full, MAX_REQUEST, Share};
+use super::super::owned;
+use super::{Budget, Full, Share};
 
-/// A request that does not find room at once has this long to be received. Then an Envoy begins anew. It is less than the time for
-/// the first request, so that the stream ends for this reason.
+/// A request that does not find room at once waits this long for it: so long that two others can be received. Then an Envoy begins
+/// anew.
+pub(super) const ROOM_LIMIT: Duration = Duration::from_secs(20);
+
+/// A request that has the place for one of any size is received and read in this time.
 pub(super) const REQUEST_LIMIT: Duration = Duration::from_secs(8);
+
+/// A stream that is over one of these limits says so itself where its client lets it. Otherwise its connection ends so much later.
+pub(in super::super) const GRACE: Duration = Duration::from_secs(1);
+
+/// No request takes longer.
+pub(in super::super) const LONGEST_REQUEST: Duration =
+    Duration::from_secs(ROOM_LIMIT.as_secs() + REQUEST_LIMIT.as_secs());
 
 /// What was received of a stream's next request. Its clones are one.
 #[derive(Clone)]
@@ -33,13 +44,16 @@ struct Received {
     /// Of what all requests of the Gateway have together.
     share: Share,
     whole: Option<Whole>,
+    /// Ends the connection when the request is late: nobody polls the stream of a client that takes no responses.
+    late: Option<AbortOnDropHandle<()>>,
+    close: CancellationToken,
 }
 
-/// The place for one request of any size, of which a Gateway has one: the request that has it can be received to its end, however
-/// many others wait in the middle of theirs.
+/// The place for one request of any size: the request that has it can be received to its end, however many others wait in the middle
+/// of theirs.
 struct Whole {
-    _permit: OwnedSemaphorePermit,
-    _room: Taken,
+    _first: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
 }
 
 /// A service that counts what it receives against the budget of its peer.
@@ -51,7 +65,7 @@ pub(super) struct CountedBody {
     budget: Arc<Budget>,
     unread: Unread,
     /// A frame that there is no room for yet.
-    held: Option<(Frame<Bytes>, BoxFuture<'static, ()>)>,
+    held: Option<(Frame<Bytes>, AbortOnDropHandle<()>)>,
     /// The end of patience with a request that found no room at once.
     limit: Option<Pin<Box<Sleep>>>,
 }
@@ -59,8 +73,13 @@ pub(super) struct CountedBody {
 // === impl Unread ===
 
 impl Unread {
-    pub(super) fn new(share: Share) -> Self {
-        Self(Arc::new(Mutex::new(Received { share, whole: None })))
+    pub(super) fn new(share: Share, close: CancellationToken) -> Self {
+        Self(Arc::new(Mutex::new(Received {
+            share,
+            whole: None,
+            late: None,
+            close,
+        })))
     }
 
     fn add(&self, bytes: usize) -> Result<(), Full> {
@@ -82,33 +101,49 @@ impl Unread {
         // less is always there
         let _ = received.share.set(0);
         let whole = received.whole.take();
+        received.late = None;
         drop(received);
         drop(whole);
     }
 }
 
-/// Comes back when there is room for so many bytes more of the request. Requests wait in the order in which they came.
+impl Received {
+    /// The connection ends if the request is not read soon after the limit.
+    fn end_after(&mut self, limit: Duration) {
+        let close = self.close.clone();
+        let late = owned::spawn(async move {
+            sleep(limit + GRACE).await;
+            close.cancel();
+        });
+        self.late = Some(late);
+    }
+}
+
+/// Comes back when there is room for so many bytes more of the request. Requests wait in the order in which they came. It is a task of
+/// its own, so that no request has a place without a limit.
 async fn room(budget: Arc<Budget>, unread: Unread, bytes: usize) {
-    let permit = Arc::clone(&budget.whole).acquire_owned().await;
-    let Ok(permit) = permit else {
+    let Ok(first) = Arc::clone(&budget.first).acquire_owned().await else {
         return; // it is never closed
     };
+    let mut large = pin!(Arc::clone(&budget.common.large).acquire_owned());
     loop {
         let mut freed = pin!(budget.memory.freed());
         freed.as_mut().enable();
         if unread.add(bytes).is_ok() {
+            unread.0.lock().late = None;
             return;
         }
-        if let Ok(room) = Taken::of(&budget.memory, MAX_REQUEST * DECODED) {
-            let mut received = unread.0.lock();
-            let _ = received.share.set(0);
-            received.whole = Some(Whole {
-                _permit: permit,
-                _room: room,
-            });
-            return;
+        tokio::select! {
+            place = &mut large => {
+                let Ok(place) = place else { return };
+                let mut received = unread.0.lock();
+                let _ = received.share.set(0);
+                received.whole = Some(Whole { _first: first, _place: place });
+                received.end_after(REQUEST_LIMIT);
+                return;
+            }
+            () = freed => {}
         }
-        freed.await;
     }
 }
 
@@ -128,11 +163,11 @@ where
 
     fn call(&mut self, mut request: http::Request<Body>) -> S::Future {
         let peer = request.extensions().get::<Peer>();
-        let budget = peer.and_then(|peer| peer.budget.clone());
-        let Some(budget) = budget else {
+        let counted = peer.and_then(|peer| Some((peer.budget.clone()?, peer.close.clone())));
+        let Some((budget, close)) = counted else {
             return self.0.call(request);
         };
-        let unread = budget.unread();
+        let unread = budget.unread(close);
         request.extensions_mut().insert(unread.clone());
         let counted = |body| Body::new(CountedBody::new(body, budget, unread));
         self.0.call(request.map(counted))
@@ -177,9 +212,11 @@ impl http_body::Body for CountedBody {
                     if this.unread.add(bytes).is_ok() {
                         return Poll::Ready(Some(Ok(frame)));
                     }
+                    this.unread.0.lock().end_after(ROOM_LIMIT);
                     let room = room(Arc::clone(&this.budget), this.unread.clone(), bytes);
-                    this.held = Some((frame, room.boxed()));
-                    this.limit = Some(Box::pin(tokio::time::sleep(REQUEST_LIMIT)));
+                    let room = owned::spawn(room);
+                    this.held = Some((frame, room));
+                    this.limit = Some(Box::pin(sleep(ROOM_LIMIT)));
                 }
                 Poll::Ready(end) => return Poll::Ready(end),
                 Poll::Pending => {}
@@ -187,6 +224,8 @@ impl http_body::Body for CountedBody {
         }
         if let Some((frame, mut room)) = this.held.take() {
             if room.poll_unpin(cx).is_ready() {
+                let has_whole = this.unread.has_whole();
+                this.limit = has_whole.then(|| Box::pin(sleep(REQUEST_LIMIT)));
                 return Poll::Ready(Some(Ok(frame)));
             }
             this.held = Some((frame, room));

@@ -8,7 +8,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
-use super::requests::{CountedBody, REQUEST_LIMIT};
+use super::requests::{CountedBody, GRACE, REQUEST_LIMIT, ROOM_LIMIT};
 use super::*;
 
 const MIB: usize = 1 << 20;
@@ -51,10 +51,10 @@ fn all_of_a_gateway_have_one_budget_and_others_another() {
     let (one, same) = (budgets.of(&mk_gateway("a")), budgets.of(&mk_gateway("a")));
     let (mut first, mut second) = (one.names(), same.names());
     assert_eq!(first.set(70), Ok(()));
-    assert_eq!(second.set(31), Err(Full));
+    assert_eq!(second.set(31), Err(Full::Own));
     assert_eq!(second.set(30), Ok(()));
     // who has too much may have less, and gets no more
-    assert_eq!(first.set(71), Err(Full));
+    assert_eq!(first.set(71), Err(Full::Own));
     assert_eq!(first.set(60), Ok(()));
     assert_eq!(second.set(40), Ok(()));
     assert_eq!(budgets.of(&mk_gateway("b")).names().set(100), Ok(()));
@@ -62,7 +62,7 @@ fn all_of_a_gateway_have_one_budget_and_others_another() {
     assert_eq!(first.set(100), Ok(()));
     let connections = [one.connection(), same.connection()];
     assert!(connections.iter().all(Result::is_ok));
-    assert_eq!(one.connection().err(), Some(Full));
+    assert_eq!(one.connection().err(), Some(Full::Own));
     drop((one, same, first, connections));
     // nobody holds it: it is forgotten, and begins anew
     let anew = budgets.of(&mk_gateway("a"));
@@ -76,13 +76,13 @@ fn responses_wait_in_order_until_others_are_answered() {
     let budget = mk_budgets().of(&mk_gateway("a"));
     let turn = |bytes: usize| Arc::clone(&budget).turn(Kind::Cluster, bytes);
     let first = turn(20 << 10).now_or_never().unwrap();
-    assert!(!budget.is_waited_for());
+    assert!(!budget.is_waited_for(&first));
     let mut large = Box::pin(turn(1 << 20)); // more than there ever is
     assert!(large.as_mut().now_or_never().is_none());
-    assert!(budget.is_waited_for());
+    assert!(budget.is_waited_for(&first));
     // the endpoints that Envoy needs to answer are sent
     let endpoints = Arc::clone(&budget).turn(Kind::Endpoints, 20 << 10);
-    assert!(endpoints.now_or_never().is_some());
+    let endpoints = endpoints.now_or_never().unwrap();
     // it is not passed over
     let mut small = Box::pin(turn(100));
     assert!(small.as_mut().now_or_never().is_none());
@@ -91,7 +91,7 @@ fn responses_wait_in_order_until_others_are_answered() {
     assert!(small.as_mut().now_or_never().is_none());
     drop(large);
     assert!(small.as_mut().now_or_never().is_some());
-    assert!(!budget.is_waited_for());
+    assert!(!budget.is_waited_for(&endpoints));
 }
 
 /// Whoever has the certificates of some Gateways and takes all that can be had leaves some for the next one.
@@ -152,7 +152,7 @@ fn all_kinds_are_of_the_memory() {
     assert_eq!(requests.set(100), Ok(()));
     assert_eq!(used(), CONNECTION + 3_000 + 100 * DECODED);
     // where there is too little for one, nothing of it is taken
-    assert_eq!(budget.connection().err(), Some(Full));
+    assert_eq!(budget.connection().err(), Some(Full::Common));
     assert_eq!(budget.connections.used.load(Ordering::Relaxed), 1);
     drop((connection, names, turn, requests));
     assert_eq!(used(), 0);
@@ -170,23 +170,29 @@ fn responses_without_memory_are_sent_from_the_reserve() {
     };
     let budgets = Budgets::new(limits);
     let (other, own) = (budgets.of(&mk_gateway("a")), budgets.of(&mk_gateway("b")));
+    let small = |budget: &Arc<Budget>| Arc::clone(budget).turn(Kind::Routes, 100).now_or_never();
+    let of_other = small(&other).unwrap();
     let mut others = other.names();
-    assert_eq!(others.set(40 << 10), Ok(()));
+    assert_eq!(others.set((40 << 10) - 200), Ok(()));
+    let third = budgets.of(&mk_gateway("c"));
+    let of_third = small(&third).unwrap();
     let turn = |kind: Kind| Box::pin(Arc::clone(&own).turn(kind, 20 << 10));
     let first = turn(Kind::Cluster).now_or_never().unwrap();
     let mut second = turn(Kind::Cluster);
     assert!(second.as_mut().now_or_never().is_none());
-    assert!(other.is_waited_for(), "who does not answer is cut off");
+    assert!(other.is_waited_for(&of_other), "it has the memory");
+    assert!(own.is_waited_for(&first), "it has the reserve");
+    assert!(!third.is_waited_for(&of_third), "it has little");
     // the endpoints that Envoy needs to answer are sent
     let endpoints = turn(Kind::Endpoints).now_or_never();
     assert!(endpoints.is_some());
     drop(first);
     let second = second.as_mut().now_or_never().unwrap();
-    assert!(!other.is_waited_for());
+    assert!(!other.is_waited_for(&of_other));
     // memory that was given back is used as well
     let mut third = turn(Kind::Cluster);
     assert!(third.as_mut().now_or_never().is_none());
-    drop((others, endpoints));
+    drop((others, endpoints, of_other, of_third));
     assert!(third.as_mut().now_or_never().is_some());
     drop(second);
 }
@@ -196,6 +202,7 @@ struct Receiving {
     frames: mpsc::Sender<usize>,
     body: CountedBody,
     unread: Unread,
+    close: CancellationToken,
 }
 
 impl Receiving {
@@ -204,104 +211,150 @@ impl Receiving {
         let body = ReceiverStream::new(received)
             .map(|bytes| Ok::<_, Status>(http_body::Frame::data(Bytes::from(vec![0; bytes]))));
         let body = tonic::body::Body::new(StreamBody::new(body));
-        let unread = budget.unread();
+        let close = CancellationToken::new();
+        let unread = budget.unread(close.clone());
         let body = CountedBody::new(body, Arc::clone(budget), unread.clone());
         Self {
             frames,
             body,
             unread,
+            close,
         }
     }
 
     /// Sends a frame of so many bytes, and reads it: how many have come, or why none; none while it waits.
-    fn receive(&mut self, bytes: usize) -> Option<Result<usize, Code>> {
+    async fn receive(&mut self, bytes: usize) -> Option<Result<usize, Code>> {
         self.frames.try_send(bytes).unwrap();
-        self.read()
+        self.read().await
     }
 
-    fn read(&mut self) -> Option<Result<usize, Code>> {
-        let read = self.body.frame().now_or_never()?;
-        let read = read.expect("the body goes on");
-        let bytes = read.map(|frame| frame.into_data().unwrap().len());
-        Some(bytes.map_err(|status| status.code()))
+    async fn read(&mut self) -> Option<Result<usize, Code>> {
+        for _ in 0..8 {
+            if let Some(read) = self.body.frame().now_or_never() {
+                let read = read.expect("the body goes on");
+                let bytes = read.map(|frame| frame.into_data().unwrap().len());
+                return Some(bytes.map_err(|status| status.code()));
+            }
+            others_run().await;
+        }
+        None
     }
 }
 
-fn mk_budget_of_requests(memory: usize) -> (Budgets, Arc<Budget>) {
-    let limits = Limits {
-        memory,
-        ..mk_limits()
-    };
-    let budgets = Budgets::new(limits);
-    let budget = budgets.of(&mk_gateway("a"));
-    (budgets, budget)
+/// The tasks that can go on do so; no time passes.
+async fn others_run() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn pass(time: Duration) {
+    tokio::time::advance(time).await;
+    others_run().await;
+}
+
+/// Two Gateways.
+fn mk_two() -> [Arc<Budget>; 2] {
+    let budgets = mk_budgets();
+    ["a", "b"].map(|name| budgets.of(&mk_gateway(name)))
 }
 
 /// All are in the middle of a request when there is no room left: one after the other is received to its end.
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_room() {
-    let (_budgets, budget) = mk_budget_of_requests(300 * MIB);
+    let [budget, _] = mk_two();
     let [mut a, mut b, mut c] = [(); 3].map(|()| Receiving::begin(&budget));
     for one in [&mut a, &mut b] {
-        assert_eq!(one.receive(50), Some(Ok(50)));
+        assert_eq!(one.receive(50).await, Some(Ok(50)));
     }
     // it is larger than all that there is for several
-    assert_eq!(a.receive(3_000), Some(Ok(3_000)));
+    assert_eq!(a.receive(3_000).await, Some(Ok(3_000)));
     // what it had is free for others
-    assert_eq!(c.receive(50), Some(Ok(50)));
-    assert_eq!(b.receive(60), None);
-    assert_eq!(c.receive(60), None);
-    assert_eq!(a.receive(1_000), Some(Ok(1_000)));
+    assert_eq!(c.receive(50).await, Some(Ok(50)));
+    assert_eq!(b.receive(60).await, None);
+    assert_eq!(c.receive(60).await, None);
+    assert_eq!(a.receive(1_000).await, Some(Ok(1_000)));
     a.unread.clear();
-    assert_eq!(b.read(), Some(Ok(60)));
-    assert_eq!(c.read(), None);
+    assert_eq!(b.read().await, Some(Ok(60)));
+    assert_eq!(c.read().await, None);
     // one that goes away leaves its room to others
     drop(b);
-    assert_eq!(c.read(), Some(Ok(60)));
-    assert_eq!(a.receive(110), None);
+    assert_eq!(c.read().await, Some(Ok(60)));
+    assert_eq!(a.receive(110).await, None);
     c.unread.clear();
-    assert_eq!(a.read(), Some(Ok(110)));
+    assert_eq!(a.read().await, Some(Ok(110)));
 }
 
-/// Neither one that is received for ever nor one that waits for it is waited for longer than the limit.
+/// Neither one that is received for ever nor one that waits for it is waited for longer than the limits, of whichever Gateway it is.
 #[tokio::test(start_paused = true)]
 async fn a_request_without_room_ends_in_time() {
-    let (_budgets, budget) = mk_budget_of_requests(300 * MIB);
-    let [mut slow, mut other] = [(); 2].map(|()| Receiving::begin(&budget));
-    assert_eq!(slow.receive(101), Some(Ok(101)));
-    tokio::time::advance(REQUEST_LIMIT / 2).await;
-    assert_eq!(other.receive(101), None);
-    tokio::time::advance(REQUEST_LIMIT / 2 - Duration::from_millis(1)).await;
-    assert_eq!(slow.read(), None);
-    tokio::time::advance(Duration::from_millis(2)).await;
-    assert_eq!(slow.read(), Some(Err(Code::ResourceExhausted)));
+    let [one, another] = mk_two();
+    let [mut slow, mut next] = [&one, &another].map(Receiving::begin);
+    assert_eq!(slow.receive(101).await, Some(Ok(101)));
+    let mut last = Receiving::begin(&one);
+    assert_eq!(next.receive(101).await, None);
+    assert_eq!(last.receive(101).await, None);
+    pass(REQUEST_LIMIT - Duration::from_millis(1)).await;
+    assert_eq!(slow.read().await, None);
+    pass(Duration::from_millis(2)).await;
+    assert_eq!(slow.read().await, Some(Err(Code::ResourceExhausted)));
     drop(slow);
-    assert_eq!(other.read(), Some(Ok(101)));
+    // its time begins when it has the place
+    assert_eq!(next.read().await, Some(Ok(101)));
+    pass(REQUEST_LIMIT - Duration::from_millis(1)).await;
+    assert_eq!(next.receive(101).await, Some(Ok(101)));
+    assert_eq!(last.read().await, None);
+    next.unread.clear();
+    assert_eq!(last.read().await, Some(Ok(101)));
     // the next request of the stream has its own time
-    other.unread.clear();
-    tokio::time::advance(2 * REQUEST_LIMIT).await;
-    assert_eq!(other.receive(101), Some(Ok(101)));
+    last.unread.clear();
+    pass(2 * ROOM_LIMIT).await;
+    assert_eq!(last.receive(101).await, Some(Ok(101)));
+    assert_eq!(next.receive(101).await, None);
+    pass(ROOM_LIMIT + Duration::from_millis(1)).await;
+    assert_eq!(next.read().await, Some(Err(Code::ResourceExhausted)));
 }
 
-/// Others have the memory.
+/// The client takes no responses, so that nobody reads its request.
 #[tokio::test(start_paused = true)]
-async fn a_request_without_memory_waits_for_it() {
-    let (budgets, budget) = mk_budget_of_requests(150 * MIB);
-    let other = budgets.of(&mk_gateway("b"));
-    let taken = Taken::of(&other.memory, 50 * MIB).unwrap();
-    let mut one = Receiving::begin(&budget);
-    assert_eq!(one.receive(101), None);
-    drop(taken);
-    // even all of it is too little for a request of any size
-    assert_eq!(one.read(), None);
-    tokio::time::advance(REQUEST_LIMIT + Duration::from_millis(1)).await;
-    assert_eq!(one.read(), Some(Err(Code::ResourceExhausted)));
+async fn a_request_that_nobody_polls_ends_with_its_connection() {
+    let [budget, other] = mk_two();
+    let [mut held, mut read] = [(); 2].map(|()| Receiving::begin(&budget));
+    assert_eq!(read.receive(101).await, Some(Ok(101)));
+    read.unread.clear();
+    assert_eq!(held.receive(101).await, Some(Ok(101)));
+    let mut waiting = Receiving::begin(&other);
+    assert_eq!(waiting.receive(101).await, None);
+    pass(REQUEST_LIMIT + GRACE / 2).await;
+    assert!(!held.close.is_cancelled());
+    pass(GRACE).await;
+    assert!(held.close.is_cancelled());
+    assert!(!read.close.is_cancelled(), "its request was read");
+    pass(ROOM_LIMIT - REQUEST_LIMIT).await;
+    assert!(waiting.close.is_cancelled());
+}
 
-    let (budgets, budget) = mk_budget_of_requests(220 * MIB);
-    let other = budgets.of(&mk_gateway("b"));
-    let taken = Taken::of(&other.memory, 50 * MIB).unwrap();
-    let mut one = Receiving::begin(&budget);
-    assert_eq!(one.receive(101), None);
-    drop(taken);
-    assert_eq!(one.read(), Some(Ok(101)));
+/// Others have all the memory that they can have.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_any_size_passes_without_memory() {
+    let limits = Limits {
+        names: usize::MAX,
+        ..mk_limits()
+    };
+    let budgets = Budgets::new(limits);
+    let mut shares = Vec::new();
+    for name in ["b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m"] {
+        let mut share = budgets.of(&mk_gateway(name)).names();
+        let sizes = (0..30).rev().map(|power| 1_usize << power);
+        for bytes in sizes {
+            let _ = share.set(share.has + bytes);
+        }
+        shares.push(share);
+    }
+    let budget = budgets.of(&mk_gateway("a"));
+    assert_eq!(budget.names().set(2_000), Err(Full::Common));
+    let mut large = Receiving::begin(&budget);
+    for _ in 0..4 {
+        assert_eq!(large.receive(MIB).await, Some(Ok(MIB)));
+    }
 }

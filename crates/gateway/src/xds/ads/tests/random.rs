@@ -12,6 +12,9 @@ use crate::xds::ads::{Ads, Effect, Input, Request, Response};
 use crate::xds::{Kind, Snapshot};
 use moment::Moment;
 
+/// A cluster whose hosts are hops.
+const IMPORT: &str = "import/ns/x";
+
 /// An Envoy with its own mind: it answers late, refuses some content, reconnects.
 struct Wilful {
     clusters: BTreeMap<String, (u64, String)>,
@@ -54,7 +57,7 @@ impl Wilful {
     fn serves(&self) -> BTreeSet<String> {
         let edges = self.listeners.keys();
         edges
-            .filter(|edge| self.routes.contains_key(*edge))
+            .filter(|edge| edge.starts_with("edge/") && self.routes.contains_key(*edge))
             .cloned()
             .collect()
     }
@@ -110,6 +113,13 @@ impl Wilful {
                     new.push((Kind::Endpoints, name));
                 }
                 Kind::Endpoints => {
+                    let mut hops = content.split(' ').filter(|host| host.starts_with("hop/"));
+                    let absent = hops.find(|hop| {
+                        !self.listeners.contains_key(*hop) || !self.routes.contains_key(*hop)
+                    });
+                    // the first hosts come before, as nothing leads to the cluster yet
+                    let is_first = !self.endpoints.contains_key(&name);
+                    prop_assert!(is_first || absent.is_none(), "{name} leads to {absent:?}");
                     self.endpoints.insert(name.clone(), resource.version);
                     self.active.insert(name.clone());
                     self.warm.insert(name);
@@ -290,8 +300,8 @@ fn feed(
     Ok(())
 }
 
-/// A cluster of another content each time, one that stays or new ones each time, and an edge that leads to all of them. The edge and
-/// its table change as well.
+/// A cluster of another content each time, one that stays or new ones each time, an import whose hops are as many, and an edge that
+/// leads to all of them. The edge and its table change as well.
 fn changing(round: u64, new_names: bool) -> Arc<Snapshot> {
     let text = round.to_string();
     let names: Vec<String> = if new_names {
@@ -302,12 +312,25 @@ fn changing(round: u64, new_names: bool) -> Arc<Snapshot> {
         vec!["n".to_owned()]
     };
     let new = names.iter().map(|name| (name.as_str(), "1"));
-    let clusters: Vec<(&str, &str)> = [("a", text.as_str())].into_iter().chain(new).collect();
+    let clusters: Vec<(&str, &str)> = [("a", text.as_str()), (IMPORT, "1")]
+        .into_iter()
+        .chain(new)
+        .collect();
     let mut snapshot = (*mk_snapshot(&clusters, &text)).clone();
+    let hops: Vec<String> = names
+        .iter()
+        .map(|name| format!("hop/ns/x/{name}"))
+        .collect();
+    for kind in [&mut snapshot.listeners, &mut snapshot.routes] {
+        let hops = hops.iter();
+        kind.extend(hops.map(|hop| (hop.clone(), mk_resource("", false))));
+    }
+    let hosts = mk_resource(&hops.join(" "), false);
+    snapshot.endpoints.insert(IMPORT.into(), hosts);
     let edge = mk_resource(&format!("edge {round}"), false);
     snapshot.listeners.insert("edge/80".into(), edge);
     // a name that no Envoy has tells the tables apart
-    let table = format!("a,{},odd{round}", names.join(","));
+    let table = format!("a,{IMPORT},{},odd{round}", names.join(","));
     snapshot
         .routes
         .insert("edge/80".into(), mk_resource(&table, false));
@@ -405,9 +428,14 @@ proptest! {
         const STEP: u64 = 20;
         let mut ads = Ads::new(Duration::from_secs(3));
         let mut envoy = Wilful::new();
-        // when each pair of edge and table was replaced by the next
+        // when each edge, table and assignment of hops was replaced by the next
         let mut replaced: BTreeMap<Kind, BTreeMap<u64, u64>> = BTreeMap::new();
         let mut snapshot = changing(0, new_names);
+        let watched = [
+            (Kind::Listener, "edge/80"),
+            (Kind::Routes, "edge/80"),
+            (Kind::Endpoints, IMPORT),
+        ];
         let mut answers: Vec<u64> = Vec::new();
         let mut refused = BTreeSet::new();
         let mut inputs = vec![Input::Snapshot(Arc::clone(&snapshot))];
@@ -417,11 +445,14 @@ proptest! {
             let now = step * STEP;
             if now / period > published {
                 published = now / period;
-                for kind in [Kind::Listener, Kind::Routes] {
-                    let version = snapshot.of(kind)["edge/80"].version;
-                    replaced.entry(kind).or_default().insert(version, now);
+                let next = changing(published, new_names);
+                for (kind, name) in watched {
+                    let version = snapshot.of(kind)[name].version;
+                    if next.of(kind)[name].version != version {
+                        replaced.entry(kind).or_default().insert(version, now);
+                    }
                 }
-                snapshot = changing(published, new_names);
+                snapshot = next;
                 envoy.edges = snapshot.listeners.keys().cloned().collect();
                 inputs.push(Input::Snapshot(Arc::clone(&snapshot)));
             }
@@ -433,10 +464,10 @@ proptest! {
             inputs.push(Input::Tick);
             feed(&mut ads, &mut envoy, &mut refused, std::mem::take(&mut inputs), ms(now))?;
             answers.resize(envoy.unanswered.len(), now + latency);
-            // clusters, hosts, listeners and tables wait for one another, and an earlier set of them may be under way
-            let limit = 12 * (latency + STEP);
-            for kind in [Kind::Listener, Kind::Routes] {
-                let held = envoy.holds(kind).get("edge/80").copied();
+            // clusters, hosts, hops, listeners and tables wait for one another, and an earlier set of them may be under way
+            let limit = 16 * (latency + STEP);
+            for (kind, name) in watched {
+                let held = envoy.holds(kind).get(name).copied();
                 let since = match held {
                     Some(version) => replaced.get(&kind).and_then(|of| of.get(&version)).copied(),
                     None => Some(0),

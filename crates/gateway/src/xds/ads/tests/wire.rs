@@ -40,6 +40,8 @@ use crate::xds::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse
 use crate::xds::{Kind, Snapshot};
 use moment::Clock;
 
+mod memory;
+
 const NOW: u64 = 1_800_000_000;
 const UID: &str = "uid-1";
 const HOST: &str = "isthmus-gateway.isthmus-system.svc";
@@ -130,6 +132,15 @@ impl Port {
 
     /// A connection, or why there is none: the client's verdict comes before the server's.
     async fn connect(&self, shown: Shown) -> Result<Channel, String> {
+        self.connect_with_window(shown, None).await
+    }
+
+    /// The client takes so many bytes of a stream before it reads them.
+    async fn connect_with_window(
+        &self,
+        shown: Shown,
+        window: Option<u32>,
+    ) -> Result<Channel, String> {
         let (address, config) = (self.address, self.config(shown));
         let connector = tower::service_fn(move |_| {
             let config = config.clone();
@@ -140,7 +151,9 @@ impl Port {
                 Ok::<_, std::io::Error>(TokioIo::new(tls))
             }
         });
-        let endpoint = Endpoint::from_static("http://ads").timeout(LIMIT);
+        let endpoint = Endpoint::from_static("http://ads")
+            .timeout(LIMIT)
+            .initial_stream_window_size(window);
         let connected = endpoint.connect_with_connector(connector).await;
         connected.map_err(|error| format!("{error:?}"))
     }
@@ -191,8 +204,14 @@ impl Port {
     }
 }
 
-/// Begins a stream as an Envoy of the Gateway `node_cluster`, and asks for all clusters.
+/// Begins a stream as an Envoy of the Gateway `node_cluster`, asks for all clusters, and reads the first response.
 async fn begin(channel: Channel, node_cluster: &str) -> Result<Stream, Status> {
+    let mut stream = open(channel, node_cluster).await?;
+    stream.next().await?;
+    Ok(stream)
+}
+
+async fn open(channel: Channel, node_cluster: &str) -> Result<Stream, Status> {
     let (requests, outgoing) = mpsc::channel(4);
     let first = DeltaDiscoveryRequest {
         node: Some(Node {
@@ -207,12 +226,10 @@ async fn begin(channel: Channel, node_cluster: &str) -> Result<Stream, Status> {
     let mut client = AggregatedDiscoveryServiceClient::new(channel);
     let call = client.delta_aggregated_resources(ReceiverStream::new(outgoing));
     let responses = timeout(LIMIT, call).await.expect("an answer in time")?;
-    let mut stream = Stream {
+    Ok(Stream {
         requests,
         responses: responses.into_inner(),
-    };
-    stream.next().await?;
-    Ok(stream)
+    })
 }
 
 impl Stream {
@@ -459,47 +476,66 @@ async fn envoys_of_a_gateway_share_a_budget(#[case] limits: Limits) {
     other.next().await.unwrap();
 }
 
+/// What an Envoy does with a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silent {
+    AnswersLate,
+    ReadsAlone,
+    /// Its connection has no room for it.
+    TakesNothing,
+}
+
 /// One that answers late, or never, leaves the others of its Gateway without responses, but not for ever, and no other Gateway.
 #[rstest]
-#[case::late(true)]
-#[case::never(false)]
+#[case::late(Silent::AnswersLate)]
+#[case::never(Silent::ReadsAlone)]
+#[case::stuck(Silent::TakesNothing)]
 #[tokio::test(flavor = "multi_thread")]
-async fn responses_wait_for_answers_to_others(#[case] is_answered: bool) {
+async fn responses_wait_for_answers_to_others(#[case] does: Silent) {
     let limits = Limits {
         responses: 20_000,
-        answer: if is_answered {
-            LIMIT
-        } else {
-            Duration::from_millis(100)
+        answer: match does {
+            Silent::AnswersLate => LIMIT,
+            Silent::ReadsAlone | Silent::TakesNothing => Duration::from_millis(100),
         },
         ..Limits::default()
     };
     let port = Port::open(limits, true).await;
     let large = mk_snapshot(&[("a", &"x".repeat(8_000))], "x");
     port.publish(&large, UID);
-    let channel = port.connect(Shown::Of("west", "gw")).await.unwrap();
-    let mut silent = begin(channel.clone(), "ns/gw").await.unwrap();
-    let waiting = begin(channel, "ns/gw");
+    let own = Shown::Of("west", "gw");
+    let window = (does == Silent::TakesNothing).then_some(1);
+    let stuck = port.connect_with_window(own, window).await.unwrap();
+    let mut silent = open(stuck, "ns/gw").await.unwrap();
+    if does == Silent::TakesNothing {
+        // the response to this one finds no room any more
+        silent.ask(1, 10).await;
+    } else {
+        silent.next().await.unwrap();
+    }
+    let waiting = begin(port.connect(own).await.unwrap(), "ns/gw");
     let other = port.connect(Shown::Of("west", "other")).await.unwrap();
     begin(other, "ns/other").await.unwrap();
     let mut waiting = std::pin::pin!(waiting);
     assert!(futures::poll!(&mut waiting).is_pending());
-    if is_answered {
-        silent.answer().await;
-    } else {
-        // events that come often do not put it off
-        let events = async {
-            let mut often = tokio::time::interval(Duration::from_millis(500));
-            loop {
-                often.tick().await;
-                port.publish(&large, UID);
-            }
-        };
-        let end = tokio::select! {
-            end = silent.next() => end.err().unwrap(),
-            () = events => unreachable!(),
-        };
-        assert_eq!(end.code(), Code::DeadlineExceeded, "{end}");
+    match does {
+        Silent::AnswersLate => silent.answer().await,
+        Silent::ReadsAlone => {
+            // events that come often do not put it off
+            let events = async {
+                let mut often = tokio::time::interval(Duration::from_millis(500));
+                loop {
+                    often.tick().await;
+                    port.publish(&large, UID);
+                }
+            };
+            let end = tokio::select! {
+                end = silent.next() => end.err().unwrap(),
+                () = events => unreachable!(),
+            };
+            assert_eq!(end.code(), Code::DeadlineExceeded, "{end}");
+        }
+        Silent::TakesNothing => {}
     }
     waiting.await.unwrap();
 }
