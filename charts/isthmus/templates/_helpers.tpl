@@ -121,7 +121,7 @@ securityContext:
 {{- $_ := set $programs "isthmus-mci-controller" .Values.controller.replicas -}}
 {{- end -}}
 {{- if .Values.gateway.enabled -}}
-{{- $_ := set $programs "isthmus-gateway" 1 -}}
+{{- $_ := set $programs "isthmus-gateway" .Values.gateway.replicas -}}
 {{- end -}}
 {{- toJson $programs -}}
 {{- end -}}

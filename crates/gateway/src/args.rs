@@ -61,6 +61,17 @@ pub struct Args {
     #[arg(long, env, default_value = "0.0.0.0:8080")]
     admin_address: SocketAddr,
 
+    /// Write status and what runs Envoys only while holding the Lease isthmus-gateway in --namespace, so that of several
+    /// replicas one writes, and all serve Envoys. Without it (false), run one.
+    #[arg(
+        long,
+        env,
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set
+    )]
+    leader_elect: bool,
+
     /// How long Envoys have to leave after SIGTERM, such as 10s.
     #[arg(long, env, default_value = "10s", value_parser = duration)]
     drain_timeout: Duration,
@@ -141,6 +152,7 @@ pub(crate) struct Config {
     pub(crate) namespace: String,
     pub(crate) ads_address: SocketAddr,
     pub(crate) admin_address: SocketAddr,
+    pub(crate) leader_elect: bool,
     pub(crate) drain_timeout: Duration,
     pub(crate) removal_delay: Duration,
 }
@@ -163,6 +175,7 @@ impl Args {
             ads_hostname,
             ads_tls,
             admin_address,
+            leader_elect,
             drain_timeout,
             envoy_image,
             epp_tls,
@@ -245,6 +258,7 @@ impl Args {
             namespace,
             ads_address,
             admin_address,
+            leader_elect,
             drain_timeout,
             removal_delay,
         })

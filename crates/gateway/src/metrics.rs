@@ -1,12 +1,18 @@
 //! Metrics, one struct per module that counts.
 
+use std::fmt;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use lease::Claim;
+use moment::Clock;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder,
+};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -116,6 +122,32 @@ pub(crate) struct ModelMetrics {
     proxies: Family<ProxyLabel, Gauge<i64, AtomicI64>>,
     clusters: Family<ImportLabel, Gauge<i64, AtomicI64>>,
     shares: Family<ShareLabel, Gauge<i64, AtomicI64>>,
+}
+
+/// Whether this replica is the one that writes, as the registry sees it.
+#[derive(Debug)]
+pub(crate) struct Leader {
+    claim: Claim,
+    clock: Clock,
+}
+
+// === impl Leader ===
+
+impl Leader {
+    pub(crate) fn new(claim: Claim, clock: Clock) -> Self {
+        Self { claim, clock }
+    }
+}
+
+impl Collector for Leader {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let is_leader = self.claim.is_valid(self.clock.now());
+        let gauge = ConstGauge::new(i64::from(is_leader));
+        let help = "1 in the replica that writes status and what runs Envoys";
+        let metric =
+            encoder.encode_descriptor("gateway_leader", help, None, gauge.metric_type())?;
+        gauge.encode(metric)
+    }
 }
 
 // === impl AdsMetrics ===
@@ -362,6 +394,7 @@ impl ModelMetrics {
 mod tests {
     use std::path::Path;
 
+    use lease::ByHand;
     use prometheus_client::encoding::text::encode;
 
     use super::*;
@@ -399,9 +432,32 @@ mod tests {
             cluster: text("east"),
         };
         model.shares.get_or_create(&share).inc();
+        let leader = Leader::new(Claim::always(), Clock::start());
+        registry.register_collector(Box::new(leader));
         let mut page = String::new();
         encode(&mut page, &registry).expect("encodes");
         page
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_holds_the_lease_leads_until_it_runs_out() {
+        let clock = Clock::start();
+        let (hand, claim) = ByHand::new(clock);
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Leader::new(claim, clock)));
+        let says = |wanted: &str| {
+            let mut page = String::new();
+            encode(&mut page, &registry).expect("encodes");
+            assert!(
+                page.contains(&format!("\ngateway_leader {wanted}\n")),
+                "{page}"
+            );
+        };
+        says("0");
+        hand.hold(Duration::from_secs(10));
+        says("1");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        says("0");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Writes by key: the newest wins, several keys at once, one key in order.
+//! Writes by key: the newest wins, several keys at once, one key in order. Only while this replica is the one that writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreign_text::{MAX_MESSAGE, clipped};
+use lease::{Claim, Tenure};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -45,6 +46,9 @@ struct Failing<V> {
     /// What failed: another value need not wait.
     value: V,
 }
+
+/// How a write ended: none where this replica had to stop writing before it did.
+type Written<K, V> = (K, V, Option<Result<(), String>>);
 
 // === impl Queue ===
 
@@ -92,21 +96,51 @@ where
         self.wake.notify_one();
     }
 
-    /// Works until `stop`, then finishes what has begun. `work` fails with what to tell.
-    pub(crate) async fn run<F, Fut>(self, work: F, stop: CancellationToken)
+    /// Works while the claim is valid, until `stop`, then finishes what has begun. `work` fails with what to tell.
+    pub(crate) async fn run<F, Fut>(self, work: F, claim: Claim, stop: CancellationToken)
     where
         F: Fn(K, V) -> Fut,
         Fut: Future<Output = Result<(), String>> + Send + 'static,
     {
-        let mut running = JoinSet::new();
+        while !stop.is_cancelled() {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                tenure = claim.gained() => {
+                    self.work(&work, tenure, &stop).await;
+                    self.forget_written();
+                }
+            }
+        }
+    }
+
+    /// Another replica writes from now on: what was written, and what failed, says nothing any more.
+    fn forget_written(&self) {
+        let mut state = self.state.lock();
+        state.written.clear();
+        state.failing.clear();
+    }
+
+    /// The same until the end of the tenure, at which what has begun is cut off.
+    async fn work<F, Fut>(&self, work: &F, tenure: Tenure, stop: &CancellationToken)
+    where
+        F: Fn(K, V) -> Fut,
+        Fut: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let mut running: JoinSet<Written<K, V>> = JoinSet::new();
         loop {
             while running.len() < IN_FLIGHT
                 && let Some((key, value)) = self.take()
             {
                 let call = work(key.clone(), value.clone());
+                let tenure = tenure.clone();
                 running.spawn(async move {
-                    let result = timeout(DEADLINE, call).await;
-                    let result = result.unwrap_or_else(|_| Err("no answer in 5 s".to_owned()));
+                    let result = tokio::select! {
+                        biased;
+                        () = tenure.ended() => None,
+                        result = timeout(DEADLINE, call) => {
+                            Some(result.unwrap_or_else(|_| Err("no answer in 5 s".to_owned())))
+                        }
+                    };
                     (key, value, result)
                 });
             }
@@ -118,7 +152,9 @@ where
                 }
             };
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
+                () = tenure.ended() => break,
                 () = self.wake.notified() => {}
                 () = sleep => {}
                 Some(done) = running.join_next() => self.done(done),
@@ -154,7 +190,7 @@ where
         again.filter(|at| *at > now).min()
     }
 
-    fn done(&self, done: Result<(K, V, Result<(), String>), tokio::task::JoinError>) {
+    fn done(&self, done: Result<Written<K, V>, tokio::task::JoinError>) {
         let (key, value, result) = match done {
             Ok(done) => done,
             Err(error) => {
@@ -167,7 +203,11 @@ where
         let mut state = self.state.lock();
         state.busy.remove(&key);
         match result {
-            Ok(()) => {
+            // the next tenure begins with it
+            None => {
+                state.waiting.entry(key).or_insert(value);
+            }
+            Some(Ok(())) => {
                 state.failing.remove(&key);
                 // Offered again while it was being written.
                 if state.waiting.get(&key) == Some(&value) {
@@ -175,7 +215,7 @@ where
                 }
                 state.written.insert(key, (value, now));
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 let error = clipped(error, MAX_MESSAGE);
                 // Another was offered while this one was being written: it need not wait.
                 if state.waiting.get(&key).is_some_and(|next| *next != value) {
@@ -200,7 +240,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc;
+    use lease::ByHand;
+    use moment::Clock;
+    use tokio::sync::{mpsc, oneshot};
 
     use super::*;
 
@@ -231,7 +273,7 @@ mod tests {
             }
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(queue.clone().run(work, stop.clone()));
+        tasks.spawn(queue.clone().run(work, Claim::always(), stop.clone()));
         let mut all = Vec::new();
         while all.len() < 3 {
             all.push(seen.recv().await.unwrap());
@@ -258,7 +300,7 @@ mod tests {
             queue.replace(mk_wanted(&[("a", 1)]));
             if let Some((key, value)) = queue.take() {
                 tries.push(begin.elapsed().as_secs());
-                queue.done(Ok((key, value, Err("refused".to_owned()))));
+                queue.done(Ok((key, value, Some(Err("refused".to_owned())))));
             }
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -269,7 +311,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failure_holds_back_its_own_value_alone() {
         let queue = Queue::new();
-        let fail = |key, value| queue.done(Ok((key, value, Err("refused".to_owned()))));
+        let fail = |key, value| queue.done(Ok((key, value, Some(Err("refused".to_owned())))));
         queue.replace(mk_wanted(&[("a", 1)]));
         assert_eq!(queue.take(), Some(("a", 1)));
         fail("a", 1);
@@ -281,5 +323,80 @@ mod tests {
         queue.replace(mk_wanted(&[("a", 3)]));
         fail("a", 2);
         assert_eq!(queue.take(), Some(("a", 3)));
+    }
+
+    /// The calls of a replica, each of which ends when the test says so.
+    struct Replica {
+        hand: ByHand,
+        queue: Queue<&'static str, u32>,
+        calls: mpsc::Receiver<(&'static str, u32, oneshot::Sender<()>)>,
+        _tasks: JoinSet<()>,
+    }
+
+    impl Replica {
+        fn start() -> Self {
+            let (hand, claim) = ByHand::new(Clock::start());
+            let (begun, calls) = mpsc::channel(16);
+            let work = move |key, value| {
+                let begun = begun.clone();
+                async move {
+                    let (end, ended) = oneshot::channel();
+                    begun
+                        .send((key, value, end))
+                        .await
+                        .map_err(|error| error.to_string())?;
+                    ended.await.map_err(|error| error.to_string())
+                }
+            };
+            let queue = Queue::new();
+            let mut tasks = JoinSet::new();
+            tasks.spawn(queue.clone().run(work, claim, CancellationToken::new()));
+            Self {
+                hand,
+                queue,
+                calls,
+                _tasks: tasks,
+            }
+        }
+
+        async fn is_quiet(&mut self) -> bool {
+            timeout(Duration::from_secs(1), self.calls.recv())
+                .await
+                .is_err()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_replica_with_the_claim_writes() {
+        let mut replica = Replica::start();
+        replica.queue.replace(mk_wanted(&[("a", 1)]));
+        assert!(replica.is_quiet().await);
+        replica.queue.replace(mk_wanted(&[("a", 2)]));
+        replica.hand.hold(Duration::from_secs(10));
+        let (_, value, mut end) = replica.calls.recv().await.unwrap();
+        assert_eq!(value, 2, "the newest");
+        // it is cut off with the claim, and the other replica writes
+        replica.hand.give_up();
+        timeout(Duration::from_secs(1), end.closed()).await.unwrap();
+        assert!(replica.is_quiet().await);
+        replica.queue.replace(mk_wanted(&[("b", 1)]));
+        assert!(replica.is_quiet().await);
+        replica.hand.hold(Duration::from_secs(10));
+        let (key, ..) = replica.calls.recv().await.unwrap();
+        assert_eq!(key, "b", "what is wanted by now");
+    }
+
+    /// What it wrote before is written again where the other replica has written something else since.
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_gains_the_claim_again_begins_anew() {
+        let mut replica = Replica::start();
+        for _ in 0..2 {
+            replica.hand.hold(Duration::from_millis(100));
+            replica.queue.replace(mk_wanted(&[("a", 1)]));
+            let (_, value, end) = replica.calls.recv().await.unwrap();
+            assert_eq!(value, 1);
+            end.send(()).unwrap();
+            assert!(replica.is_quiet().await);
+        }
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use kube::Client;
+use lease::{Claim, Election, Elector, identity};
 use process::{Health, Shutdown, admin};
 use prometheus_client::registry::Registry;
 use tls::{Acceptor, MadeTls, PortTls, TlsMetrics};
@@ -25,7 +26,7 @@ use crate::index::Index;
 use crate::infra::credentials::Credentials;
 use crate::infra::problems::Problems;
 use crate::infra::{Change, Part};
-use crate::metrics::{AdsMetrics, ModelMetrics, ObserveMetrics, WriteMetrics};
+use crate::metrics::{AdsMetrics, Leader, ModelMetrics, ObserveMetrics, WriteMetrics};
 use crate::observe::{FACTS, Observers};
 use crate::pki::{Authority, SERVER_RENEWAL};
 use crate::queue::Queue;
@@ -42,6 +43,12 @@ use moment::Clock;
 
 /// A name for what ended, and how.
 type Ended = (&'static str, anyhow::Result<()>);
+
+/// Who has this Lease writes.
+const LEASE: &str = "isthmus-gateway";
+
+/// A loop that keeps the Lease without a turn for this long is stuck: `/healthz` fails. Five times the time between two renewals.
+const LOOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Between two looks at the clock, for the server's own certificate.
 const RENEWAL_LOOK: Duration = Duration::from_mins(1);
@@ -73,6 +80,9 @@ struct Ending {
     stop: CancellationToken,
     ended: CancellationToken,
     drain_timeout: Duration,
+    /// Whether this replica writes. It is over after the last write.
+    election: Election,
+    writers: JoinSet<Ended>,
 }
 
 /// Runs until shutdown.
@@ -92,6 +102,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         namespace,
         ads_address,
         admin_address,
+        leader_elect,
         drain_timeout,
         removal_delay,
     } = args.check()?;
@@ -104,9 +115,15 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on --admin-address {admin_address}"))?;
 
-    let (open, ending) = (CancellationToken::new(), Ending::new(drain_timeout));
+    let (open, mut ending) = (CancellationToken::new(), Ending::new(drain_timeout));
     let proxies = Proxies::default();
     let (clock, selector) = (Clock::start(), SharedSelector::default());
+    if leader_elect {
+        let elector = Elector::new(client.clone(), &namespace, LEASE, &identity(), clock);
+        ending.election = stand(elector, open.clone(), ending.health.clone());
+    }
+    let claim = ending.election.claim();
+    registry.register_collector(Box::new(Leader::new(claim.clone(), clock)));
     let debug = DebugView::new(proxies.clone(), Arc::clone(&selector), clock);
     let (observed, facts) = mpsc::channel(FACTS);
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
@@ -136,11 +153,11 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     };
     let credentials = port.credentials();
     let (status, parts) = spawn_writers(
-        &mut tasks,
+        &mut ending.writers,
         &client,
         &settings.controller,
         metrics.writes,
-        &ending.stop,
+        (&claim, &ending.stop),
         problems.clone(),
         credentials.clone(),
     );
@@ -190,8 +207,18 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     ending.wait(tasks, shutdown).await
 }
 
-async fn finish(mut tasks: JoinSet<Ended>, ended: CancellationToken) {
-    while tasks.len() > 1 && tasks.join_next().await.is_some() {}
+async fn finish(
+    mut tasks: JoinSet<Ended>,
+    mut writers: JoinSet<Ended>,
+    election: Election,
+    ended: CancellationToken,
+) {
+    let written = async {
+        while writers.join_next().await.is_some() {}
+        election.end().await;
+    };
+    let served = async { while tasks.len() > 1 && tasks.join_next().await.is_some() {} };
+    tokio::join!(written, served);
     ended.cancel();
     while tasks.join_next().await.is_some() {}
 }
@@ -233,6 +260,8 @@ impl Ending {
             stop: CancellationToken::new(),
             ended: CancellationToken::new(),
             drain_timeout,
+            election: Election::settled(Claim::always()),
+            writers: JoinSet::new(),
         }
     }
 
@@ -244,9 +273,13 @@ impl Ending {
             stop,
             ended,
             drain_timeout,
+            mut election,
+            mut writers,
         } = self;
         tokio::select! {
             Some(task) = tasks.join_next() => return Err(early(task)),
+            Some(task) = writers.join_next() => return Err(early(task)),
+            error = election.failed() => return Err(error),
             () = shutdown.drain.cancelled() => {}
         }
         info!("draining: Envoys keep their configuration");
@@ -255,7 +288,7 @@ impl Ending {
         stop.cancel();
         // The admin server stays last, so that the drain can be seen.
         tokio::select! {
-            finished = timeout(drain_timeout, finish(tasks, ended)) => {
+            finished = timeout(drain_timeout, finish(tasks, writers, election, ended)) => {
                 if finished.is_err() {
                     warn!(?drain_timeout, "not everything ended in time");
                 }
@@ -266,19 +299,28 @@ impl Ending {
     }
 }
 
+/// Stands for election once all is listed: until then there is nothing to write, and another replica may have something.
+fn stand(elector: (Elector, Claim), open: CancellationToken, health: Health) -> Election {
+    let pulse = OnceLock::new();
+    Election::begin(elector, open.cancelled_owned(), move || {
+        let pulse = pulse.get_or_init(|| health.watch("lease", LOOP_LIMIT));
+        pulse.beat();
+    })
+}
+
 /// The two queues of writes and the tasks that work on them.
 fn spawn_writers(
     tasks: &mut JoinSet<Ended>,
     client: &Client,
     controller: &str,
     (status_metrics, infra_metrics): (WriteMetrics, WriteMetrics),
-    stop: &CancellationToken,
+    (claim, stop): (&Claim, &CancellationToken),
     problems: Problems,
     credentials: Option<Credentials>,
 ) -> (Queue<Target, Wanted>, Queue<(Part, Key), Change>) {
     let (statuses, parts) = (Queue::new(), Queue::new());
     let write = status::writer::make_writer(client.clone(), controller.to_owned(), status_metrics);
-    let running = statuses.clone().run(write, stop.clone());
+    let running = statuses.clone().run(write, claim.clone(), stop.clone());
     tasks.spawn(async move {
         running.await;
         ("status writer", Ok(()))
@@ -290,7 +332,7 @@ fn spawn_writers(
         problems,
         credentials,
     );
-    let running = parts.clone().run(write, stop.clone());
+    let running = parts.clone().run(write, claim.clone(), stop.clone());
     tasks.spawn(async move {
         running.await;
         ("infrastructure writer", Ok(()))

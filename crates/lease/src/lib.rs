@@ -14,6 +14,7 @@
 mod by_hand;
 mod claim;
 mod contender;
+mod election;
 mod elector;
 mod evaluate;
 
@@ -22,5 +23,6 @@ pub use by_hand::ByHand;
 pub use claim::{Claim, Tenure};
 pub use contender::{Call, Contender, Draft, Reply, Step};
 pub use contender::{RENEW_DEADLINE, RETRY};
+pub use election::Election;
 pub use elector::{Elector, LeaseError, identity};
 pub use evaluate::{DURATION, Decision, Record, Seen, evaluate};

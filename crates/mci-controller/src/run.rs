@@ -26,7 +26,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{election::Election, supervisor::Supervisor};
+use self::supervisor::Supervisor;
 use crate::{
     args::{Args, Command, Settings, check_sources},
     clusterset,
@@ -37,6 +37,7 @@ use crate::{
     metrics::Metrics,
     questions::Questions,
 };
+use lease::Election;
 use mci_inventory::{Home, Identities, Inventory, Records};
 use moment::Clock;
 
@@ -101,7 +102,7 @@ async fn serve(
         pages(&metrics, directory.clone(), questions, docs),
         stop.clone(),
     ));
-    let mut election = Election::none(settings.dry_run, clock);
+    let mut election = election::alone(settings.dry_run, clock);
     let mut recorder = None;
     let mut found = None;
     if let Some(config) = home {
@@ -115,7 +116,7 @@ async fn serve(
         };
         health.set(HOME_PART, true);
         if settings.needs_lease() {
-            election = Election::begin(&home, &settings.policy.clusterset, clock, &health);
+            election = election::begin(&home, &settings.policy.clusterset, clock, &health);
         }
         let lease = events::lease(&home.namespace, &settings.policy.clusterset);
         let reports = Arc::new(EventQueue::default());

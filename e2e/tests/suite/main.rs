@@ -10,6 +10,7 @@ mod alerts;
 mod bad_input;
 mod faults;
 mod gateway;
+mod gateway_leader;
 mod leader;
 mod objects;
 mod parent_mode;
@@ -36,6 +37,7 @@ const TESTS: &[e2e::Test] = &e2e::tests![
     faults::a_cut_link_is_an_error_in_bounded_time_and_heals,
     gateway::a_pool_with_an_illegal_selector_stops_nobody_else,
     gateway::no_request_fails_while_the_import_crd_goes_and_returns,
+    gateway_leader::another_gateway_writes_within_17_s_of_a_crash_and_3_s_of_a_clean_end,
     leader::a_standby_takes_over_within_17_s_of_a_crash_and_3_s_of_a_clean_end,
     leader::a_leader_that_was_stopped_writes_nothing_once_another_leads,
     faults::the_controller_asked_for_nothing_that_it_may_not,

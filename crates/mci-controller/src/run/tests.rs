@@ -1,6 +1,7 @@
 use std::{future::pending, path::Path};
 
 use super::*;
+use lease::Claim;
 use mci_inventory::Sources;
 
 /// Settings with the kubeconfigs of this directory as members.
@@ -176,7 +177,7 @@ async fn end_beside(
     lease: impl Future<Output = ()> + Send + 'static,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let mut election = Election::kept_by(lease, Clock::start());
+    let mut election = Election::kept_by(Claim::always(), lease);
     let mut tasks = JoinSet::new();
     tasks.spawn(pending());
     let work = async {
