@@ -9,7 +9,7 @@ use crate::select::Policy;
 use crate::world::{HttpRoute, InferencePool, Key, Touched, World};
 
 use super::attach::{Attachment, attach, gateway_of};
-use super::backend_tls::TlsUsers;
+use super::backend_tls::{TlsTable, TlsUsers};
 use super::build::{Attached, make_model, note_rules, parent_status, pool_status, used};
 use super::gateways::{self, OurGateway, our};
 use super::refs::{IMPORT_GROUP, POOL_GROUP};
@@ -34,6 +34,7 @@ pub(crate) struct Built {
     naming: BTreeMap<Named, BTreeSet<Key>>,
     /// Those that routes use.
     imports: BTreeMap<Key, Arc<Import>>,
+    tls: Arc<TlsTable>,
 }
 
 /// What is made again where one of these changes.
@@ -117,14 +118,17 @@ impl Built {
                 parameters::is_unknown(world, gateway) || certificates::is_unknown(world, gateway)
             })
         };
-        let tls = TlsPolicies::new(world);
         let mut delta = Delta::default();
         let mut dirty = if touched.all {
             delta.status.all = true;
-            self.begin_anew(world, settings, waits)
+            let table = TlsTable::new(world, &self.tls);
+            let dirty = self.begin_anew(world, settings, waits);
+            self.tls = Arc::new(table);
+            dirty
         } else {
             self.dirty(world, touched)
         };
+        let tls = TlsPolicies::new(world, Arc::clone(&self.tls));
         if touched.all || !touched.imports.is_empty() {
             let now = policies::status(world);
             let before = std::mem::replace(&mut self.wanted.policies, now);
@@ -159,6 +163,7 @@ impl Built {
         if is_moved {
             self.report_tls_policies(&tls, &mut delta);
         }
+        self.tls.forget_before();
         delta
     }
 
