@@ -1,5 +1,6 @@
 //! `BackendTLSPolicy` as it was written, and the authorities that ConfigMaps have for it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -269,13 +270,14 @@ impl Bundle {
         sizes.sum::<usize>().saturating_sub(1)
     }
 
-    /// The authorities of all: Envoy takes one list for a backend. `None`: there is none.
-    pub(crate) fn merged(bundles: &[&Self]) -> Option<Self> {
+    /// The authorities of all: Envoy takes one list for a backend. `None`: there is none. It is named by the ConfigMaps that
+    /// are asked for, and keeps its name where some of these have no authorities.
+    pub(crate) fn merged(maps: &BTreeSet<Key>, bundles: &[&Self]) -> Option<Self> {
         if bundles.is_empty() {
             return None;
         }
         let pems: Vec<&str> = bundles.iter().map(|one| &*one.pem).collect();
-        let names: Vec<&str> = bundles.iter().map(|one| one.name.as_str()).collect();
+        let names: Vec<String> = maps.iter().map(xds::names::authorities).collect();
         let (name, pem) = (names.join("+"), pems.join("\n"));
         Some(Self {
             resource: xds::authorities(&name, &pem),

@@ -33,7 +33,7 @@ impl Merged {
         let one = match before.filter(|before| before.parts.iter().eq(usable.iter().copied())) {
             Some(same) => same,
             None => One {
-                bundle: Bundle::merged(usable)?,
+                bundle: Bundle::merged(&maps, usable)?,
                 parts: usable.iter().map(|one| (*one).clone()).collect(),
             },
         };

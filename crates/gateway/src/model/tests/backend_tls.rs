@@ -420,3 +420,14 @@ fn authorities_are_made_again_only_when_they_are_others() {
     let (web, next) = follow(&world, &Touched::all());
     assert_ne!(bundle(&web), bundle(&next));
 }
+
+/// Another name would be another cluster, which ends the streams of the one before.
+#[test]
+fn name_of_authorities_stays_where_one_of_them_goes_bad() {
+    let mut world = mk_world_of_two();
+    let [good, _] = verifications(&model(&world));
+    world.authorities.insert(key("cb"), Err(BadBundle::Missing));
+    let [bad, _] = verifications(&model(&world));
+    assert_eq!(bundle(&good).name(), bundle(&bad).name());
+    assert_ne!(bundle(&good), bundle(&bad));
+}
