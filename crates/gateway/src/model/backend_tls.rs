@@ -133,13 +133,22 @@ struct Sources<'w> {
     bad: Option<BadAuthority>,
 }
 
+/// The ConfigMaps that policies name for authorities.
+#[derive(Debug, Default)]
+pub(crate) struct NamedMaps {
+    /// Those of what policies ask for now.
+    pub(crate) now: BTreeSet<Key>,
+    /// And those of what they asked for before. They take no places of the others.
+    pub(crate) all: BTreeSet<Key>,
+}
+
 /// What follows from the policies and the ConfigMaps that they name. It holds until one of these is other than before, and what
 /// is costly of it is made for the backends that routes use alone.
 #[derive(Debug, Default)]
 pub(super) struct TlsTable {
     /// The policies that name a place, the one that holds first.
     by_place: BTreeMap<Place, Vec<Key>>,
-    watched: BTreeSet<Key>,
+    maps: NamedMaps,
     resolved: BTreeMap<Key, OnceLock<Resolved>>,
     merged: Mutex<Merged>,
 }
@@ -160,6 +169,19 @@ impl Verification {
     }
 }
 
+// === impl NamedMaps ===
+
+impl NamedMaps {
+    pub(crate) fn of(world: &World) -> Self {
+        let now = bounded_maps(world, |_, policy| policy.validation.as_ref().ok());
+        let before = bounded_maps(world, |key, _| world.tls_before.get(key));
+        Self {
+            all: now.union(&before).cloned().collect(),
+            now,
+        }
+    }
+}
+
 // === impl TlsTable ===
 
 impl TlsTable {
@@ -177,7 +199,7 @@ impl TlsTable {
         let policies = world.tls_policies.keys();
         Self {
             by_place,
-            watched: named_maps(world),
+            maps: NamedMaps::of(world),
             resolved: policies.map(|key| (key.clone(), OnceLock::new())).collect(),
             merged: Mutex::new(before.merged.lock().take_over()),
         }
@@ -234,8 +256,8 @@ impl<'w> TlsPolicies<'w> {
     fn resolved(&self, policy: &Key) -> Option<&Resolved> {
         let resolved = self.table.resolved.get(policy)?;
         let known = self.world.tls_policies.get(policy)?;
-        let watched = &self.table.watched;
-        Some(resolved.get_or_init(|| resolve(self.world, watched, policy, known)))
+        let maps = &self.table.maps;
+        Some(resolved.get_or_init(|| resolve(self.world, maps, policy, known)))
     }
 
     fn verification(&self, policy: &Key) -> Option<Arc<Verification>> {
@@ -245,7 +267,7 @@ impl<'w> TlsPolicies<'w> {
         let authorities = match &validation.authorities {
             Authorities::System => Trusted::System,
             Authorities::Named(refs) => {
-                let sources = sources(self.world, &self.table.watched, policy, refs);
+                let sources = sources(self.world, &self.table.maps, policy, refs);
                 let mut merged = self.table.merged.lock();
                 Trusted::Bundle(merged.of(sources.maps, &sources.bundles)?)
             }
@@ -411,13 +433,19 @@ pub(crate) fn security(
 
 /// The ConfigMaps that policies name for authorities: no others are read for them.
 pub(crate) fn named_maps(world: &World) -> BTreeSet<Key> {
+    NamedMaps::of(world).all
+}
+
+/// As many as are read, of these parts of all policies.
+fn bounded_maps<'w>(
+    world: &'w World,
+    part: impl Fn(&'w Key, &'w BackendTlsPolicy) -> Option<&'w TlsValidation>,
+) -> BTreeSet<Key> {
     let mut of_namespaces: BTreeMap<&str, usize> = BTreeMap::new();
     let mut named = BTreeSet::new();
     for (key, policy) in by_age(world) {
-        let before = world.tls_before.get(key);
-        let now = policy.validation.as_ref().ok();
-        let all = before.into_iter().chain(now);
-        for map in all.flat_map(|validation| validation.maps(key)) {
+        let validation = part(key, policy).into_iter();
+        for map in validation.flat_map(|validation| validation.maps(key)) {
             let count = of_namespaces.entry(&key.namespace).or_default();
             if !named.contains(&map) && *count < MAX_MAPS {
                 *count += 1;
@@ -450,19 +478,14 @@ fn places<'p>(key: &'p Key, policy: &'p BackendTlsPolicy) -> impl Iterator<Item 
     })
 }
 
-fn resolve(
-    world: &World,
-    watched: &BTreeSet<Key>,
-    key: &Key,
-    policy: &BackendTlsPolicy,
-) -> Resolved {
+fn resolve(world: &World, maps: &NamedMaps, key: &Key, policy: &BackendTlsPolicy) -> Resolved {
     match (&policy.validation, world.tls_before.get(key)) {
-        (Ok(validation), None) => resolve_validation(world, watched, key, validation),
+        (Ok(validation), None) => resolve_validation(world, maps, key, validation),
         (Ok(_), Some(before)) => {
-            let awaited = world.awaited_authorities(key);
+            let awaited = world.awaited_authorities(key, &maps.now);
             Resolved {
                 bad: awaited.map(BadAuthority::NotListed),
-                ..resolve_validation(world, watched, key, before)
+                ..resolve_validation(world, maps, key, before)
             }
         }
         (Err(why), _) => Resolved {
@@ -474,14 +497,14 @@ fn resolve(
 
 fn resolve_validation(
     world: &World,
-    watched: &BTreeSet<Key>,
+    maps: &NamedMaps,
     key: &Key,
     validation: &TlsValidation,
 ) -> Resolved {
     let Authorities::Named(refs) = &validation.authorities else {
         return Resolved::default();
     };
-    let Sources { bundles, bad, .. } = sources(world, watched, key, refs);
+    let Sources { bundles, bad, .. } = sources(world, maps, key, refs);
     let size = Bundle::merged_size(&bundles);
     let invalid = if bundles.is_empty() {
         let message = bad.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -503,7 +526,7 @@ fn resolve_validation(
 
 fn sources<'w>(
     world: &'w World,
-    watched: &BTreeSet<Key>,
+    named: &NamedMaps,
     key: &Key,
     refs: &[AuthorityRef],
 ) -> Sources<'w> {
@@ -511,7 +534,7 @@ fn sources<'w>(
     let mut usable = BTreeMap::new();
     let mut bad = None;
     for one in refs {
-        match bundle(world, watched, key, one) {
+        match bundle(world, named, key, one) {
             Ok((map, bundle)) => {
                 usable.insert(map, bundle);
             }
@@ -528,7 +551,7 @@ fn sources<'w>(
 
 fn bundle<'w>(
     world: &'w World,
-    watched: &BTreeSet<Key>,
+    maps: &NamedMaps,
     policy: &Key,
     one: &AuthorityRef,
 ) -> Result<(Key, &'w Bundle), BadAuthority> {
@@ -544,7 +567,7 @@ fn bundle<'w>(
         return Err(BadAuthority::Unusable(key, BadBundle::NotFound));
     };
     match world.authorities.get(&map) {
-        _ if !watched.contains(&map) => Err(BadAuthority::TooMany(map)),
+        _ if !maps.all.contains(&map) => Err(BadAuthority::TooMany(map)),
         Some(Ok(bundle)) => Ok((map, bundle)),
         Some(Err(bad)) => Err(BadAuthority::Unusable(map, bad.clone())),
         None => Err(BadAuthority::NotListed(map)),

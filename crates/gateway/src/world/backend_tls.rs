@@ -204,11 +204,11 @@ fn authorities(given: &api::BackendTlsPolicyValidation) -> Result<Authorities, S
 // === impl World ===
 
 impl World {
-    /// The first ConfigMap of the policy that is not listed yet, of those with names that an object can have.
-    pub(crate) fn awaited_authorities(&self, policy: &Key) -> Option<Key> {
+    /// The first ConfigMap of the policy that is not listed yet, of those that are read for what policies ask for `now`.
+    pub(crate) fn awaited_authorities(&self, policy: &Key, now: &BTreeSet<Key>) -> Option<Key> {
         let validation = self.tls_policies.get(policy)?.validation.as_ref().ok()?;
         let mut maps = validation.maps(policy);
-        maps.find(|map| !self.authorities.contains_key(map))
+        maps.find(|map| now.contains(map) && !self.authorities.contains_key(map))
     }
 }
 
