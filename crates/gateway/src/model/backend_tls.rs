@@ -223,6 +223,22 @@ impl<'w> TlsPolicies<'w> {
         self.world
     }
 
+    /// The Services that policies name.
+    pub(super) fn services(&self) -> BTreeSet<&Key> {
+        self.objects(Kind::Service)
+    }
+
+    /// The imports that policies name.
+    pub(super) fn imports(&self) -> BTreeSet<&Key> {
+        self.objects(Kind::Import)
+    }
+
+    fn objects(&self, kind: Kind) -> BTreeSet<&Key> {
+        let places = self.table.by_place.keys();
+        let places = places.filter(|place| place.kind == kind);
+        places.map(|place| &place.object).collect()
+    }
+
     /// What holds for a port of a Service; `None`: no policy names it.
     pub(crate) fn of_service(&self, service: &Key, port_name: &str) -> Option<Policed> {
         self.of(Kind::Service, service, port_name)

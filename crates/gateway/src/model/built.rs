@@ -483,10 +483,31 @@ impl Built {
         }
     }
 
+    /// Routes that may lead to what a policy for TLS names.
+    fn naming_targets(&self, tls: &TlsPolicies<'_>) -> BTreeSet<&Key> {
+        let services = tls.services();
+        let pools = tls.world().pools.iter().filter(|(key, pool)| {
+            let picker = pool.picker.as_ref().filter(|_| !services.is_empty());
+            let picker = picker.map(|picker| Key::new(&key.namespace, &picker.name));
+            picker.is_some_and(|service| services.contains(&service))
+        });
+        // the pool may be used as one of the import of its name
+        let pools =
+            pools.flat_map(|(key, _)| [Named::Pool(key.clone()), Named::Import(key.clone())]);
+        let imports = tls.imports().into_iter().cloned().map(Named::Import);
+        let named = services.iter().map(|key| Named::Service((*key).clone()));
+        let named = named.chain(pools).chain(imports);
+        named.flat_map(|named| self.naming(&named)).collect()
+    }
+
     /// What policies for TLS are told at each Gateway whose routes lead to their targets.
     fn report_tls_policies(&mut self, tls: &TlsPolicies<'_>, delta: &mut Delta) {
+        if tls.world().tls_policies.is_empty() && self.wanted.tls_policies.is_empty() {
+            return;
+        }
         let mut used_at = BTreeSet::new();
-        for route in self.routes.values() {
+        let routes = self.naming_targets(tls).into_iter();
+        for route in routes.filter_map(|key| self.routes.get(key)) {
             let served = route.attachments.iter().filter(|one| one.listeners.is_ok());
             for one in served {
                 let backends = used(&route.rules, &self.policies);
