@@ -17,12 +17,13 @@ use crate::world::{
 use super::refs::{IMPORT_GROUP, find_port, kind_of, picker};
 use super::{Backend, Cond, EppTls, ParentStatus, Settings, is_h2c, status};
 
+mod maps;
 mod merged;
 
-use merged::Merged;
+pub(crate) use maps::{NamedMaps, named_maps};
 
-/// ConfigMaps with authorities of one namespace, each of which costs a watch of its own. Those of older policies go first.
-const MAX_MAPS: usize = 64;
+use maps::{MAX_LISTS, MAX_MAPS, by_age, held, merged_lists};
+use merged::Merged;
 
 /// How a backend is connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,15 +134,6 @@ struct Sources<'w> {
     bad: Option<BadAuthority>,
 }
 
-/// The ConfigMaps that policies name for authorities.
-#[derive(Debug, Default)]
-pub(crate) struct NamedMaps {
-    /// Those of what policies ask for now.
-    pub(crate) now: BTreeSet<Key>,
-    /// And those of what they asked for before. They take no places of the others.
-    pub(crate) all: BTreeSet<Key>,
-}
-
 /// What follows from the policies and the ConfigMaps that they name. It holds until one of these is other than before, and what
 /// is costly of it is made for the backends that routes use alone.
 #[derive(Debug, Default)]
@@ -149,6 +141,7 @@ pub(super) struct TlsTable {
     /// The policies that name a place, the one that holds first.
     by_place: BTreeMap<Place, Vec<Key>>,
     maps: NamedMaps,
+    lists: BTreeSet<BTreeSet<Key>>,
     resolved: BTreeMap<Key, OnceLock<Resolved>>,
     merged: Mutex<Merged>,
 }
@@ -166,19 +159,6 @@ impl Verification {
     pub(crate) fn system_name(&self) -> Option<&str> {
         let is_host = self.names == [SubjectName::Dns(self.hostname.clone())];
         (is_host && self.authorities == Trusted::System).then_some(self.hostname.as_str())
-    }
-}
-
-// === impl NamedMaps ===
-
-impl NamedMaps {
-    pub(crate) fn of(world: &World) -> Self {
-        let now = bounded_maps(world, |_, policy| policy.validation.as_ref().ok());
-        let before = bounded_maps(world, |key, _| world.tls_before.get(key));
-        Self {
-            all: now.union(&before).cloned().collect(),
-            now,
-        }
     }
 }
 
@@ -200,6 +180,7 @@ impl TlsTable {
         Self {
             by_place,
             maps: NamedMaps::of(world),
+            lists: merged_lists(world),
             resolved: policies.map(|key| (key.clone(), OnceLock::new())).collect(),
             merged: Mutex::new(before.merged.lock().take_over()),
         }
@@ -272,14 +253,12 @@ impl<'w> TlsPolicies<'w> {
     fn resolved(&self, policy: &Key) -> Option<&Resolved> {
         let resolved = self.table.resolved.get(policy)?;
         let known = self.world.tls_policies.get(policy)?;
-        let maps = &self.table.maps;
-        Some(resolved.get_or_init(|| resolve(self.world, maps, policy, known)))
+        Some(resolved.get_or_init(|| resolve(self.world, &self.table, policy, known)))
     }
 
     fn verification(&self, policy: &Key) -> Option<Arc<Verification>> {
-        let now = self.world.tls_policies.get(policy)?.validation.as_ref();
-        let before = self.world.tls_before.get(policy);
-        let validation = before.or(now.ok())?;
+        let known = self.world.tls_policies.get(policy)?;
+        let validation = held(self.world, policy, known)?;
         let authorities = match &validation.authorities {
             Authorities::System => Trusted::System,
             Authorities::Named(refs) => {
@@ -447,38 +426,6 @@ pub(crate) fn security(
     }
 }
 
-/// The ConfigMaps that policies name for authorities: no others are read for them.
-pub(crate) fn named_maps(world: &World) -> BTreeSet<Key> {
-    NamedMaps::of(world).all
-}
-
-/// As many as are read, of these parts of all policies.
-fn bounded_maps<'w>(
-    world: &'w World,
-    part: impl Fn(&'w Key, &'w BackendTlsPolicy) -> Option<&'w TlsValidation>,
-) -> BTreeSet<Key> {
-    let mut of_namespaces: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut named = BTreeSet::new();
-    for (key, policy) in by_age(world) {
-        let validation = part(key, policy).into_iter();
-        for map in validation.flat_map(|validation| validation.maps(key)) {
-            let count = of_namespaces.entry(&key.namespace).or_default();
-            if !named.contains(&map) && *count < MAX_MAPS {
-                *count += 1;
-                named.insert(map);
-            }
-        }
-    }
-    named
-}
-
-/// Older policies first, then by name.
-fn by_age(world: &World) -> Vec<(&Key, &BackendTlsPolicy)> {
-    let mut all: Vec<_> = world.tls_policies.iter().collect();
-    all.sort_by_key(|(key, policy)| (policy.created, *key));
-    all
-}
-
 fn places<'p>(key: &'p Key, policy: &'p BackendTlsPolicy) -> impl Iterator<Item = Place> + 'p {
     policy.targets.iter().filter_map(|target| {
         let kind = match (target.group.as_str(), target.kind.as_str()) {
@@ -494,14 +441,14 @@ fn places<'p>(key: &'p Key, policy: &'p BackendTlsPolicy) -> impl Iterator<Item 
     })
 }
 
-fn resolve(world: &World, maps: &NamedMaps, key: &Key, policy: &BackendTlsPolicy) -> Resolved {
+fn resolve(world: &World, table: &TlsTable, key: &Key, policy: &BackendTlsPolicy) -> Resolved {
     match (&policy.validation, world.tls_before.get(key)) {
-        (Ok(validation), None) => resolve_validation(world, maps, key, validation),
+        (Ok(validation), None) => resolve_validation(world, table, key, validation),
         (Ok(_), Some(before)) => {
-            let awaited = world.awaited_authorities(key, &maps.now);
+            let awaited = world.awaited_authorities(key, &table.maps.now);
             Resolved {
                 bad: awaited.map(BadAuthority::NotListed),
-                ..resolve_validation(world, maps, key, before)
+                ..resolve_validation(world, table, key, before)
             }
         }
         (Err(why), _) => Resolved {
@@ -513,14 +460,14 @@ fn resolve(world: &World, maps: &NamedMaps, key: &Key, policy: &BackendTlsPolicy
 
 fn resolve_validation(
     world: &World,
-    maps: &NamedMaps,
+    table: &TlsTable,
     key: &Key,
     validation: &TlsValidation,
 ) -> Resolved {
     let Authorities::Named(refs) = &validation.authorities else {
         return Resolved::default();
     };
-    let Sources { bundles, bad, .. } = sources(world, maps, key, refs);
+    let Sources { maps, bundles, bad } = sources(world, &table.maps, key, refs);
     let size = Bundle::merged_size(&bundles);
     let invalid = if bundles.is_empty() {
         let message = bad.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -528,6 +475,11 @@ fn resolve_validation(
     } else if size > MAX_BUNDLE {
         let message = format!(
             "the ConfigMaps of spec.validation.caCertificateRefs have {size} bytes of authorities in all: at most {MAX_BUNDLE} are supported"
+        );
+        Some(("Invalid", message))
+    } else if maps.len() > 1 && !table.lists.contains(&maps) {
+        let message = format!(
+            "spec.validation.caCertificateRefs names several ConfigMaps, and older policies of the namespace have {MAX_LISTS} such lists: use one ConfigMap, or a list of theirs"
         );
         Some(("Invalid", message))
     } else {

@@ -431,3 +431,36 @@ fn name_of_authorities_stays_where_one_of_them_goes_bad() {
     assert_eq!(bundle(&good).name(), bundle(&bad).name());
     assert_ne!(bundle(&good), bundle(&bad));
 }
+
+/// Each such list costs as much memory as its authorities have.
+#[test]
+fn policies_of_a_namespace_have_a_bounded_number_of_lists_of_config_maps() {
+    let mut world = mk_tls_world();
+    let names: Vec<String> = (0..12).map(|number| format!("m{number:02}")).collect();
+    for name in &names {
+        let bundle = mk_bundle(name, &Ca::new("a"));
+        world.authorities.insert(key(name), Ok(bundle));
+    }
+    let pairs = names.iter().enumerate().flat_map(|(at, one)| {
+        let others = names.iter().skip(at + 1);
+        others.map(move |other| [mk_ref(one), mk_ref(other)])
+    });
+    let pairs: Vec<_> = pairs.take(65).collect();
+    for (number, pair) in pairs.iter().take(64).enumerate() {
+        let name = format!("a{number}");
+        add_policy(&mut world, &name, 1, SERVICE, &name, None);
+        set_refs_of(&mut world, &name, pair);
+    }
+    add_policy(&mut world, "p", 2, SERVICE, "web", None);
+    set_refs(&mut world, &pairs[64]);
+    assert_eq!(of_web(&world), "nowhere");
+    assert_eq!(
+        said(&world, "p"),
+        ["gw Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"]
+    );
+    let [one, other] = pairs[63].clone();
+    for refs in [vec![other, one.clone()], vec![one]] {
+        set_refs(&mut world, &refs);
+        assert_eq!(of_web(&world), "p");
+    }
+}
