@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use crd::backend_tls_policy::BackendTlsPolicy;
 use watch::Update;
 
-use crate::world::{BadCredential, BadSecret, Key, ListedCredential, ListedSecret, project};
+use crate::model::backend_tls::NamedMaps;
+use crate::world::{
+    BadCredential, BadSecret, Key, ListedCredential, ListedSecret, backend_tls_policy, project,
+};
 
 use super::{Changes, Index};
 
@@ -91,22 +94,35 @@ impl Index {
     /// Keeps what a policy asks for that is about to change: where its next authorities are not listed yet, it holds until
     /// they are.
     pub(super) fn note_validation(&mut self, update: &Update<BackendTlsPolicy>) {
-        let Update::Apply(object) = update else {
-            return;
+        let objects = match update {
+            Update::Apply(object) => std::slice::from_ref(object),
+            Update::Reset(list) => &list[..],
+            Update::Delete(_) | Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => return,
         };
-        let key = project::key(&object.metadata);
-        let world = &mut self.world;
-        let is_whole = world.awaited_authorities(&key).is_none();
-        let policy = world.tls_policies.get(&key).filter(|_| is_whole);
-        if let Some(Ok(validation)) = policy.map(|policy| &policy.validation) {
-            world.tls_before.insert(key, validation.clone());
+        let world = &self.world;
+        let edited = objects.iter().filter_map(|object| {
+            let key = project::key(&object.metadata);
+            let now = world.tls_policies.get(&key)?.validation.as_ref().ok()?;
+            let next = backend_tls_policy(object).validation;
+            (next.as_ref() != Ok(now)).then(|| (key, now.clone()))
+        });
+        let mut edited: Vec<_> = edited.collect();
+        if edited.is_empty() {
+            return;
         }
+        let maps = NamedMaps::of(world);
+        edited.retain(|(key, _)| world.awaited_authorities(key, &maps.now).is_none());
+        self.world.tls_before.extend(edited);
     }
 
     /// Drops what policies asked for before, of those whose authorities are all listed.
     pub(super) fn forget_validations(&mut self) {
+        if self.world.tls_before.is_empty() {
+            return;
+        }
         let mut before = std::mem::take(&mut self.world.tls_before);
-        before.retain(|key, _| self.world.awaited_authorities(key).is_some());
+        let maps = NamedMaps::of(&self.world);
+        before.retain(|key, _| self.world.awaited_authorities(key, &maps.now).is_some());
         self.world.tls_before = before;
     }
 }

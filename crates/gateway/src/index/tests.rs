@@ -10,6 +10,8 @@ use super::*;
 use crate::world::{BadSecret, secrets};
 use crate::xds::Reads;
 
+mod backend_tls;
+
 fn mk_pod(name: &str, last: u8) -> Pod {
     let pod = json!({
         "metadata": {"namespace": "ns", "name": name},
@@ -290,54 +292,6 @@ fn policies_hold_nothing_back_where_a_role_does_not_allow_them() {
     assert!(!index.has_listed(&BTreeSet::new()));
     on(&mut index, Event::TlsPolicies(denied()));
     assert!(index.has_listed(&BTreeSet::new()));
-}
-
-fn mk_policy_with(map: &str, hostname: &str) -> crd::backend_tls_policy::BackendTlsPolicy {
-    let object = json!({
-        "metadata": {"namespace": "ns", "name": "tls"},
-        "spec": {
-            "targetRefs": [{"group": "", "kind": "Service", "name": "web"}],
-            "validation": {
-                "hostname": hostname,
-                "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": map}],
-            },
-        },
-    });
-    serde_json::from_value(object).unwrap()
-}
-
-/// A backend would else not be connected to while the next authorities are read.
-#[test]
-fn what_a_policy_asked_for_holds_until_its_next_authorities_are_listed() {
-    use crate::model::backend_tls::named_maps;
-    use crate::world::authorities::mk_map;
-
-    let mut index = Index::default();
-    let pem = String::from_utf8(Ca::new("a").pem()).unwrap();
-    let listed = |name: &str| {
-        let list = vec![mk_map(name, &pem)];
-        Event::ConfigMap(Key::new("ns", name), Update::Reset(list))
-    };
-    let policy = |map, host| Event::TlsPolicies(Update::Apply(mk_policy_with(map, host)));
-    let before = |index: &Index| {
-        let mut all = index.world.tls_before.values();
-        all.next().map(|validation| validation.hostname.clone())
-    };
-    let maps = |index: &Index| -> Vec<String> {
-        let named = named_maps(&index.world).into_iter();
-        named.map(|key| key.name).collect()
-    };
-    on(&mut index, policy("one", "a.b"));
-    assert_eq!(before(&index), None);
-    on(&mut index, listed("one"));
-    on(&mut index, policy("two", "c.d"));
-    assert_eq!(before(&index).as_deref(), Some("a.b"));
-    on(&mut index, policy("three", "e.f"));
-    assert_eq!(before(&index).as_deref(), Some("a.b"));
-    assert_eq!(maps(&index), ["one", "three"]);
-    on(&mut index, listed("three"));
-    assert_eq!(before(&index), None);
-    assert_eq!(maps(&index), ["three"]);
 }
 
 #[test]

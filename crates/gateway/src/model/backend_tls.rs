@@ -3,21 +3,27 @@
 //! A backend that a policy names is never connected to without TLS: where the policy cannot be followed, requests get 503.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crd::conditions::{ACCEPTED, RESOLVED_REFS};
+use parking_lot::Mutex;
 
 use crate::text::quoted;
 use crate::world::{
-    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, Key, SubjectName,
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, Key, MAX_BUNDLE, SubjectName,
     TlsValidation, World,
 };
 
 use super::refs::{IMPORT_GROUP, find_port, kind_of, picker};
 use super::{Backend, Cond, EppTls, ParentStatus, Settings, is_h2c, status};
 
-/// ConfigMaps with authorities of one namespace, each of which costs a watch of its own. Those of older policies go first.
-const MAX_MAPS: usize = 64;
+mod maps;
+mod merged;
+
+pub(crate) use maps::{NamedMaps, named_maps};
+
+use maps::{MAX_LISTS, MAX_MAPS, by_age, held, merged_lists};
+use merged::Merged;
 
 /// How a backend is connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,19 +115,41 @@ struct Place {
 }
 
 /// What one policy comes to, wherever it holds.
+#[derive(Debug, Default)]
 struct Resolved {
-    verification: Option<Arc<Verification>>,
     /// Reason and message of `Accepted` that is False.
     invalid: Option<(&'static str, String)>,
     bad: Option<BadAuthority>,
+    /// Made for the first backend that it holds for.
+    verification: OnceLock<Option<Arc<Verification>>>,
+}
+
+/// The authorities that a policy names.
+struct Sources<'w> {
+    /// ConfigMaps, each once.
+    maps: BTreeSet<Key>,
+    /// Of those that can be used.
+    bundles: Vec<&'w Bundle>,
+    /// What is against the first one that cannot.
+    bad: Option<BadAuthority>,
+}
+
+/// What follows from the policies and the ConfigMaps that they name. It holds until one of these is other than before, and what
+/// is costly of it is made for the backends that routes use alone.
+#[derive(Debug, Default)]
+pub(super) struct TlsTable {
+    /// The policies that name a place, the one that holds first.
+    by_place: BTreeMap<Place, Vec<Key>>,
+    maps: NamedMaps,
+    lists: BTreeSet<BTreeSet<Key>>,
+    resolved: BTreeMap<Key, OnceLock<Resolved>>,
+    merged: Mutex<Merged>,
 }
 
 /// All policies of the world.
 pub(crate) struct TlsPolicies<'w> {
     world: &'w World,
-    /// The policies that name a place, the one that holds first.
-    by_place: BTreeMap<Place, Vec<&'w Key>>,
-    resolved: BTreeMap<&'w Key, Resolved>,
+    table: Arc<TlsTable>,
 }
 
 // === impl Verification ===
@@ -134,31 +162,62 @@ impl Verification {
     }
 }
 
-// === impl TlsPolicies ===
+// === impl TlsTable ===
 
-impl<'w> TlsPolicies<'w> {
-    pub(crate) fn new(world: &'w World) -> Self {
-        let mut by_place: BTreeMap<Place, Vec<&Key>> = BTreeMap::new();
+impl TlsTable {
+    /// What is as in the table of `before` is taken from there.
+    pub(super) fn new(world: &World, before: &Self) -> Self {
+        let mut by_place: BTreeMap<Place, Vec<Key>> = BTreeMap::new();
         for (key, policy) in by_age(world) {
             for place in places(key, policy) {
                 let there = by_place.entry(place).or_default();
-                if there.last() != Some(&key) {
-                    there.push(key);
+                if there.last() != Some(key) {
+                    there.push(key.clone());
                 }
             }
         }
-        let watched = named_maps(world);
-        let policies = world.tls_policies.iter();
-        let resolved = policies.map(|(key, policy)| (key, resolve(world, &watched, key, policy)));
+        let policies = world.tls_policies.keys();
         Self {
-            world,
             by_place,
-            resolved: resolved.collect(),
+            maps: NamedMaps::of(world),
+            lists: merged_lists(world),
+            resolved: policies.map(|key| (key.clone(), OnceLock::new())).collect(),
+            merged: Mutex::new(before.merged.lock().take_over()),
         }
+    }
+
+    /// All that is in use is made: what is left of the table before is not kept for longer.
+    pub(super) fn forget_before(&self) {
+        self.merged.lock().forget_before();
+    }
+}
+
+// === impl TlsPolicies ===
+
+impl<'w> TlsPolicies<'w> {
+    /// The table is of this world.
+    pub(super) fn new(world: &'w World, table: Arc<TlsTable>) -> Self {
+        Self { world, table }
     }
 
     pub(crate) fn world(&self) -> &'w World {
         self.world
+    }
+
+    /// The Services that policies name.
+    pub(super) fn services(&self) -> BTreeSet<&Key> {
+        self.objects(Kind::Service)
+    }
+
+    /// The imports that policies name.
+    pub(super) fn imports(&self) -> BTreeSet<&Key> {
+        self.objects(Kind::Import)
+    }
+
+    fn objects(&self, kind: Kind) -> BTreeSet<&Key> {
+        let places = self.table.by_place.keys();
+        let places = places.filter(|place| place.kind == kind);
+        places.map(|place| &place.object).collect()
     }
 
     /// What holds for a port of a Service; `None`: no policy names it.
@@ -179,17 +238,45 @@ impl<'w> TlsPolicies<'w> {
                 object: object.clone(),
                 section: section.map(ToOwned::to_owned),
             };
-            self.by_place.get(&place)?.first()
+            self.table.by_place.get(&place)?.first()
         };
         let policy = holding(Some(section)).or_else(|| holding(None))?;
-        let resolved = self.resolved.get(policy)?;
-        let verification = resolved.verification.clone();
-        Some(verification.ok_or_else(|| NotSecured::Policy((*policy).clone())))
+        let resolved = self.resolved(policy)?;
+        let verification = resolved.verification.get_or_init(|| {
+            let is_valid = resolved.invalid.is_none();
+            is_valid.then(|| self.verification(policy)).flatten()
+        });
+        let verification = verification.clone();
+        Some(verification.ok_or_else(|| NotSecured::Policy(policy.clone())))
+    }
+
+    fn resolved(&self, policy: &Key) -> Option<&Resolved> {
+        let resolved = self.table.resolved.get(policy)?;
+        let known = self.world.tls_policies.get(policy)?;
+        Some(resolved.get_or_init(|| resolve(self.world, &self.table, policy, known)))
+    }
+
+    fn verification(&self, policy: &Key) -> Option<Arc<Verification>> {
+        let known = self.world.tls_policies.get(policy)?;
+        let validation = held(self.world, policy, known)?;
+        let authorities = match &validation.authorities {
+            Authorities::System => Trusted::System,
+            Authorities::Named(refs) => {
+                let sources = sources(self.world, &self.table.maps, policy, refs);
+                let mut merged = self.table.merged.lock();
+                Trusted::Bundle(merged.of(sources.maps, &sources.bundles)?)
+            }
+        };
+        Some(Arc::new(Verification {
+            hostname: validation.hostname.clone(),
+            names: validation.names.clone(),
+            authorities,
+        }))
     }
 
     /// Notes that a route of the Gateway leads to the backend.
     pub(crate) fn note(&self, users: &mut TlsUsers, backend: &Backend, gateway: &Key) {
-        if self.by_place.is_empty() {
+        if self.table.by_place.is_empty() {
             return;
         }
         let world = self.world;
@@ -229,7 +316,7 @@ impl<'w> TlsPolicies<'w> {
             object: object.clone(),
             section: None,
         };
-        let places = self.by_place.range(whole..);
+        let places = self.table.by_place.range(whole..);
         let places = places.take_while(|(place, _)| place.kind == kind && place.object == *object);
         for (place, policies) in places {
             let missing = self.missing_port(place);
@@ -239,9 +326,9 @@ impl<'w> TlsPolicies<'w> {
             }
             for policy in policies {
                 let holder = policies.first().filter(|holder| *holder != policy);
-                let conflict = holder.map(|holder| AgainstTarget::Conflicted((*holder).clone()));
+                let conflict = holder.map(|holder| AgainstTarget::Conflicted(holder.clone()));
                 let against = missing.clone().or(conflict);
-                let gateways = users.entry((*policy).clone()).or_default();
+                let gateways = users.entry(policy.clone()).or_default();
                 let noted = gateways.entry(gateway.clone()).or_default();
                 if noted.is_none() {
                     *noted = against;
@@ -263,15 +350,16 @@ impl<'w> TlsPolicies<'w> {
     /// For each policy an entry for each Gateway at which it matters. One whose authorities are not listed yet keeps the
     /// status it has.
     pub(crate) fn status(&self, users: &TlsUsers) -> BTreeMap<Key, Vec<ParentStatus>> {
-        let none = BTreeMap::new();
         let policies = self.world.tls_policies.iter();
         let status = policies.filter_map(|(key, policy)| {
-            let resolved = self.resolved.get(key)?;
+            let Some(gateways) = users.get(key) else {
+                return Some((key.clone(), Vec::new()));
+            };
+            let resolved = self.resolved(key)?;
             if matches!(resolved.bad, Some(BadAuthority::NotListed(_))) {
                 return None;
             }
-            let gateways = users.get(key).unwrap_or(&none).iter();
-            let entries = gateways.map(|(gateway, against)| ParentStatus {
+            let entries = gateways.iter().map(|(gateway, against)| ParentStatus {
                 parent: status::gateway_ref(gateway),
                 conditions: resolved.conditions(against.as_ref(), policy.generation),
             });
@@ -338,32 +426,6 @@ pub(crate) fn security(
     }
 }
 
-/// The ConfigMaps that policies name for authorities: no others are read for them.
-pub(crate) fn named_maps(world: &World) -> BTreeSet<Key> {
-    let mut of_namespaces: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut named = BTreeSet::new();
-    for (key, policy) in by_age(world) {
-        let before = world.tls_before.get(key);
-        let now = policy.validation.as_ref().ok();
-        let all = before.into_iter().chain(now);
-        for map in all.flat_map(|validation| validation.maps(key)) {
-            let count = of_namespaces.entry(&key.namespace).or_default();
-            if !named.contains(&map) && *count < MAX_MAPS {
-                *count += 1;
-                named.insert(map);
-            }
-        }
-    }
-    named
-}
-
-/// Older policies first, then by name.
-fn by_age(world: &World) -> Vec<(&Key, &BackendTlsPolicy)> {
-    let mut all: Vec<_> = world.tls_policies.iter().collect();
-    all.sort_by_key(|(key, policy)| (policy.created, *key));
-    all
-}
-
 fn places<'p>(key: &'p Key, policy: &'p BackendTlsPolicy) -> impl Iterator<Item = Place> + 'p {
     policy.targets.iter().filter_map(|target| {
         let kind = match (target.group.as_str(), target.kind.as_str()) {
@@ -379,74 +441,88 @@ fn places<'p>(key: &'p Key, policy: &'p BackendTlsPolicy) -> impl Iterator<Item 
     })
 }
 
-fn resolve(
-    world: &World,
-    watched: &BTreeSet<Key>,
-    key: &Key,
-    policy: &BackendTlsPolicy,
-) -> Resolved {
+fn resolve(world: &World, table: &TlsTable, key: &Key, policy: &BackendTlsPolicy) -> Resolved {
     match (&policy.validation, world.tls_before.get(key)) {
-        (Ok(validation), None) => resolve_validation(world, watched, key, validation),
+        (Ok(validation), None) => resolve_validation(world, table, key, validation),
         (Ok(_), Some(before)) => {
-            let awaited = world.awaited_authorities(key);
+            let awaited = world.awaited_authorities(key, &table.maps.now);
             Resolved {
                 bad: awaited.map(BadAuthority::NotListed),
-                ..resolve_validation(world, watched, key, before)
+                ..resolve_validation(world, table, key, before)
             }
         }
         (Err(why), _) => Resolved {
-            verification: None,
             invalid: Some(("Invalid", why.clone())),
-            bad: None,
+            ..Resolved::default()
         },
     }
 }
 
 fn resolve_validation(
     world: &World,
-    watched: &BTreeSet<Key>,
+    table: &TlsTable,
     key: &Key,
     validation: &TlsValidation,
 ) -> Resolved {
-    let mut bad = None;
-    let authorities = match &validation.authorities {
-        Authorities::System => Some(Trusted::System),
-        Authorities::Named(refs) => {
-            let mut bundles = Vec::new();
-            for one in refs {
-                match bundle(world, watched, key, one) {
-                    Ok(bundle) => bundles.push(bundle),
-                    Err(why) => bad = bad.or(Some(why)),
-                }
-            }
-            Bundle::merged(&bundles).map(Trusted::Bundle)
-        }
+    let Authorities::Named(refs) = &validation.authorities else {
+        return Resolved::default();
     };
-    let Some(authorities) = authorities else {
+    let Sources { maps, bundles, bad } = sources(world, &table.maps, key, refs);
+    let size = Bundle::merged_size(&bundles);
+    let invalid = if bundles.is_empty() {
         let message = bad.as_ref().map(ToString::to_string).unwrap_or_default();
-        return Resolved {
-            verification: None,
-            invalid: Some(("NoValidCACertificate", message)),
-            bad,
-        };
+        Some(("NoValidCACertificate", message))
+    } else if size > MAX_BUNDLE {
+        let message = format!(
+            "the ConfigMaps of spec.validation.caCertificateRefs have {size} bytes of authorities in all: at most {MAX_BUNDLE} are supported"
+        );
+        Some(("Invalid", message))
+    } else if maps.len() > 1 && !table.lists.contains(&maps) {
+        let message = format!(
+            "spec.validation.caCertificateRefs names several ConfigMaps, and older policies of the namespace have {MAX_LISTS} such lists: use one ConfigMap, or a list of theirs"
+        );
+        Some(("Invalid", message))
+    } else {
+        None
     };
     Resolved {
-        verification: Some(Arc::new(Verification {
-            hostname: validation.hostname.clone(),
-            names: validation.names.clone(),
-            authorities,
-        })),
-        invalid: None,
+        invalid,
+        bad,
+        ..Resolved::default()
+    }
+}
+
+fn sources<'w>(
+    world: &'w World,
+    named: &NamedMaps,
+    key: &Key,
+    refs: &[AuthorityRef],
+) -> Sources<'w> {
+    let mut maps = BTreeSet::new();
+    let mut usable = BTreeMap::new();
+    let mut bad = None;
+    for one in refs {
+        match bundle(world, named, key, one) {
+            Ok((map, bundle)) => {
+                usable.insert(map, bundle);
+            }
+            Err(why) => bad = bad.or(Some(why)),
+        }
+        maps.extend(one.map(key));
+    }
+    Sources {
+        maps,
+        bundles: usable.into_values().collect(),
         bad,
     }
 }
 
 fn bundle<'w>(
     world: &'w World,
-    watched: &BTreeSet<Key>,
+    maps: &NamedMaps,
     policy: &Key,
     one: &AuthorityRef,
-) -> Result<&'w Bundle, BadAuthority> {
+) -> Result<(Key, &'w Bundle), BadAuthority> {
     if !one.is_of_config_map() {
         return Err(BadAuthority::NotAConfigMap {
             group: one.group.clone(),
@@ -459,8 +535,8 @@ fn bundle<'w>(
         return Err(BadAuthority::Unusable(key, BadBundle::NotFound));
     };
     match world.authorities.get(&map) {
-        _ if !watched.contains(&map) => Err(BadAuthority::TooMany(map)),
-        Some(Ok(bundle)) => Ok(bundle),
+        _ if !maps.all.contains(&map) => Err(BadAuthority::TooMany(map)),
+        Some(Ok(bundle)) => Ok((map, bundle)),
         Some(Err(bad)) => Err(BadAuthority::Unusable(map, bad.clone())),
         None => Err(BadAuthority::NotListed(map)),
     }

@@ -9,7 +9,7 @@ use crate::select::Policy;
 use crate::world::{HttpRoute, InferencePool, Key, Touched, World};
 
 use super::attach::{Attachment, attach, gateway_of};
-use super::backend_tls::TlsUsers;
+use super::backend_tls::{TlsTable, TlsUsers};
 use super::build::{Attached, make_model, note_rules, parent_status, pool_status, used};
 use super::gateways::{self, OurGateway, our};
 use super::refs::{IMPORT_GROUP, POOL_GROUP};
@@ -34,6 +34,7 @@ pub(crate) struct Built {
     naming: BTreeMap<Named, BTreeSet<Key>>,
     /// Those that routes use.
     imports: BTreeMap<Key, Arc<Import>>,
+    tls: Arc<TlsTable>,
 }
 
 /// What is made again where one of these changes.
@@ -117,14 +118,17 @@ impl Built {
                 parameters::is_unknown(world, gateway) || certificates::is_unknown(world, gateway)
             })
         };
-        let tls = TlsPolicies::new(world);
         let mut delta = Delta::default();
         let mut dirty = if touched.all {
             delta.status.all = true;
-            self.begin_anew(world, settings, waits)
+            let table = TlsTable::new(world, &self.tls);
+            let dirty = self.begin_anew(world, settings, waits);
+            self.tls = Arc::new(table);
+            dirty
         } else {
             self.dirty(world, touched)
         };
+        let tls = TlsPolicies::new(world, Arc::clone(&self.tls));
         if touched.all || !touched.imports.is_empty() {
             let now = policies::status(world);
             let before = std::mem::replace(&mut self.wanted.policies, now);
@@ -159,6 +163,7 @@ impl Built {
         if is_moved {
             self.report_tls_policies(&tls, &mut delta);
         }
+        self.tls.forget_before();
         delta
     }
 
@@ -478,10 +483,31 @@ impl Built {
         }
     }
 
+    /// Routes that may lead to what a policy for TLS names.
+    fn naming_targets(&self, tls: &TlsPolicies<'_>) -> BTreeSet<&Key> {
+        let services = tls.services();
+        let pools = tls.world().pools.iter().filter(|(key, pool)| {
+            let picker = pool.picker.as_ref().filter(|_| !services.is_empty());
+            let picker = picker.map(|picker| Key::new(&key.namespace, &picker.name));
+            picker.is_some_and(|service| services.contains(&service))
+        });
+        // the pool may be used as one of the import of its name
+        let pools =
+            pools.flat_map(|(key, _)| [Named::Pool(key.clone()), Named::Import(key.clone())]);
+        let imports = tls.imports().into_iter().cloned().map(Named::Import);
+        let named = services.iter().map(|key| Named::Service((*key).clone()));
+        let named = named.chain(pools).chain(imports);
+        named.flat_map(|named| self.naming(&named)).collect()
+    }
+
     /// What policies for TLS are told at each Gateway whose routes lead to their targets.
     fn report_tls_policies(&mut self, tls: &TlsPolicies<'_>, delta: &mut Delta) {
+        if tls.world().tls_policies.is_empty() && self.wanted.tls_policies.is_empty() {
+            return;
+        }
         let mut used_at = BTreeSet::new();
-        for route in self.routes.values() {
+        let routes = self.naming_targets(tls).into_iter();
+        for route in routes.filter_map(|key| self.routes.get(key)) {
             let served = route.attachments.iter().filter(|one| one.listeners.is_ok());
             for one in served {
                 let backends = used(&route.rules, &self.policies);

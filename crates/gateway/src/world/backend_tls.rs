@@ -1,5 +1,6 @@
 //! `BackendTLSPolicy` as it was written, and the authorities that ConfigMaps have for it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use super::{Key, World, project};
 /// The key of a ConfigMap with authorities.
 const FILE: &str = "ca.crt";
 
-/// Bytes of the authorities in one ConfigMap: as many as a whole system trusts.
-const MAX_BUNDLE: usize = 256 << 10;
+/// Bytes of the authorities in one ConfigMap, and in all that a policy names: as many as a whole system trusts.
+pub(crate) const MAX_BUNDLE: usize = 256 << 10;
 
 /// As the CRD has them: at most so many targets, names and references. They are checked again, since a CRD of another
 /// release may have other bounds.
@@ -89,6 +90,7 @@ pub(crate) struct AuthorityRef {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Bundle {
     name: String,
+    /// Empty where it is merged of others.
     pem: Arc<str>,
     resource: Arc<Resource>,
 }
@@ -202,11 +204,11 @@ fn authorities(given: &api::BackendTlsPolicyValidation) -> Result<Authorities, S
 // === impl World ===
 
 impl World {
-    /// The first ConfigMap of the policy that is not listed yet, of those with names that an object can have.
-    pub(crate) fn awaited_authorities(&self, policy: &Key) -> Option<Key> {
+    /// The first ConfigMap of the policy that is not listed yet, of those that are read for what policies ask for `now`.
+    pub(crate) fn awaited_authorities(&self, policy: &Key, now: &BTreeSet<Key>) -> Option<Key> {
         let validation = self.tls_policies.get(policy)?.validation.as_ref().ok()?;
         let mut maps = validation.maps(policy);
-        maps.find(|map| !self.authorities.contains_key(map))
+        maps.find(|map| now.contains(map) && !self.authorities.contains_key(map))
     }
 }
 
@@ -262,22 +264,26 @@ impl Bundle {
         }
     }
 
-    /// The authorities of all: Envoy takes one list for a backend. `None`: there is none.
-    pub(crate) fn merged(bundles: &[&Self]) -> Option<Self> {
-        match bundles {
-            [] => None,
-            [one] => Some((*one).clone()),
-            all => {
-                let pems: Vec<&str> = all.iter().map(|one| &*one.pem).collect();
-                let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
-                let (name, pem) = (names.join("+"), pems.join("\n"));
-                Some(Self {
-                    resource: xds::authorities(&name, &pem),
-                    pem: pem.into(),
-                    name,
-                })
-            }
+    /// Bytes of what [`Self::merged`] makes of them.
+    pub(crate) fn merged_size(bundles: &[&Self]) -> usize {
+        let sizes = bundles.iter().map(|one| one.pem.len() + 1);
+        sizes.sum::<usize>().saturating_sub(1)
+    }
+
+    /// The authorities of all: Envoy takes one list for a backend. `None`: there is none. It is named by the ConfigMaps that
+    /// are asked for, and keeps its name where some of these have no authorities.
+    pub(crate) fn merged(maps: &BTreeSet<Key>, bundles: &[&Self]) -> Option<Self> {
+        if bundles.is_empty() {
+            return None;
         }
+        let pems: Vec<&str> = bundles.iter().map(|one| &*one.pem).collect();
+        let names: Vec<String> = maps.iter().map(xds::names::authorities).collect();
+        let (name, pem) = (names.join("+"), pems.join("\n"));
+        Some(Self {
+            resource: xds::authorities(&name, &pem),
+            pem: Arc::default(),
+            name,
+        })
     }
 
     /// By which clusters name it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::fixture::{key, mk_https_listener, mk_own_parameters, mk_settings, mk_world};
-use crate::world::BadSecret;
+use crate::world::{BackendTlsPolicy, BadSecret, TlsTarget};
 
 /// Everything is built again.
 fn build_again(built: &mut Built, world: &World) {
@@ -115,4 +115,40 @@ fn parameters_that_cannot_be_read_change_no_listener() {
     set(&mut world, Some("drainSeconds: 9"));
     build_again(&mut built, &world);
     assert_eq!(drain(&built), Duration::from_secs(9));
+}
+
+/// Others are not looked at for each event.
+#[test]
+fn policies_for_tls_are_told_of_routes_that_may_lead_to_their_targets() {
+    let mut world = mk_world();
+    let found = |world: &World| {
+        let mut built = Built::default();
+        build_again(&mut built, world);
+        let tls = TlsPolicies::new(world, Arc::clone(&built.tls));
+        let routes = built.naming_targets(&tls).into_iter();
+        routes.map(|key| key.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&world), [""; 0]);
+    let cases: [(&str, &str, &str, &[&str]); 5] = [
+        ("", "Service", "web", &["web"]),
+        ("", "Service", "epp", &["chat"]),
+        (IMPORT_GROUP, "InferencePoolImport", "llm", &["chat"]),
+        (IMPORT_GROUP, "InferencePoolImport", "web", &[]),
+        ("", "Service", "llm", &[]),
+    ];
+    for (group, kind, name, expected) in cases {
+        let policy = BackendTlsPolicy {
+            generation: 1,
+            created: 0,
+            targets: vec![TlsTarget {
+                group: group.into(),
+                kind: kind.into(),
+                name: name.into(),
+                section: None,
+            }],
+            validation: Err("none".into()),
+        };
+        world.tls_policies = [(key("p"), policy)].into();
+        assert_eq!(found(&world), expected, "{kind} {name}");
+    }
 }

@@ -6,9 +6,10 @@ use rstest::rstest;
 use super::super::*;
 use crate::fixture::{key, mk_parent_entry, mk_settings, mk_world};
 use crate::select::Ineligible;
-use crate::world::authorities::mk_bundle;
+use crate::world::authorities::{mk_bundle, mk_map};
 use crate::world::{
-    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, SubjectName, TlsTarget, TlsValidation,
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, SubjectName, TlsTarget,
+    TlsValidation, Touched,
 };
 
 const SERVICE: (&str, &str) = ("", "Service");
@@ -151,7 +152,11 @@ fn policy_for_a_port_goes_before_one_for_the_whole_service() {
 }
 
 fn set_refs(world: &mut World, refs: &[AuthorityRef]) {
-    let policy = world.tls_policies.get_mut(&key("p")).unwrap();
+    set_refs_of(world, "p", refs);
+}
+
+fn set_refs_of(world: &mut World, policy: &str, refs: &[AuthorityRef]) {
+    let policy = world.tls_policies.get_mut(&key(policy)).unwrap();
     let validation = policy.validation.as_mut().unwrap();
     validation.authorities = Authorities::Named(refs.to_vec());
 }
@@ -291,9 +296,7 @@ fn policies_of_a_namespace_have_a_bounded_number_of_config_maps() {
     for number in 0..70 {
         let name = format!("p{number:02}");
         add_policy(&mut world, &name, 100 - number, SERVICE, "web", None);
-        let policy = world.tls_policies.get_mut(&key(&name)).unwrap();
-        let validation = policy.validation.as_mut().unwrap();
-        validation.authorities = Authorities::Named(vec![mk_ref(&name)]);
+        set_refs_of(&mut world, &name, &[mk_ref(&name)]);
     }
     let named = backend_tls::named_maps(&world);
     assert_eq!(named.len(), 64);
@@ -303,4 +306,161 @@ fn policies_of_a_namespace_have_a_bounded_number_of_config_maps() {
         said(&world, "p05"),
         ["gw Accepted=False/Conflicted ResolvedRefs=False/InvalidCACertificateRef"]
     );
+}
+
+/// How the Service `web` and the endpoint picker are verified.
+fn verifications(model: &GatewayModel) -> [Arc<Verification>; 2] {
+    let web = model.services[&(key("web"), 8080)].security.as_ref();
+    let epp = model.pools[&key("llm")].epp.as_ref();
+    [web, epp.map(|epp| &epp.security)].map(|security| match security {
+        Some(Security::Verified(how)) => Arc::clone(how),
+        other => panic!("{other:?}"),
+    })
+}
+
+fn bundle(verification: &Verification) -> &Bundle {
+    match &verification.authorities {
+        Trusted::Bundle(bundle) => bundle,
+        Trusted::System => panic!("of the system"),
+    }
+}
+
+/// Policies for `web` and the endpoint picker, by the authorities in `ca` and `cb`.
+fn mk_world_of_two() -> World {
+    let mut world = mk_tls_world();
+    let other = mk_bundle("cb", &Ca::new("b"));
+    world.authorities.insert(key("cb"), Ok(other));
+    add_policy(&mut world, "p", 1, SERVICE, "web", None);
+    add_policy(&mut world, "q", 1, SERVICE, "epp", None);
+    set_refs_of(&mut world, "p", &[mk_ref("ca"), mk_ref("cb")]);
+    set_refs_of(&mut world, "q", &[mk_ref("cb"), mk_ref("ca")]);
+    world
+}
+
+fn is_same(one: &Verification, other: &Verification) -> bool {
+    Arc::ptr_eq(bundle(one).resource(), bundle(other).resource())
+}
+
+#[test]
+fn config_map_that_a_policy_names_often_is_read_once() {
+    let mut world = mk_world_of_two();
+    let refs = [(); 8].map(|()| mk_ref("ca"));
+    set_refs(&mut world, &refs);
+    let [web, _] = verifications(&model(&world));
+    let there = world.authorities[&key("ca")].as_ref().unwrap();
+    assert!(Arc::ptr_eq(bundle(&web).resource(), there.resource()));
+}
+
+/// The authorities of a ConfigMap may have 256 KiB, and those of all that a policy names no more than that.
+#[test]
+fn authorities_of_a_policy_have_a_bounded_size() {
+    let mut world = mk_tls_world();
+    let pem = String::from_utf8(Ca::new("a").pem()).unwrap();
+    let half = pem.repeat((128 << 10) / pem.len());
+    for name in ["a", "b", "c"] {
+        let bundle = Bundle::read(&mk_map(name, &half)).unwrap();
+        world.authorities.insert(key(name), Ok(bundle));
+    }
+    add_policy(&mut world, "p", 1, SERVICE, "web", None);
+    let [a, b, c] = ["a", "b", "c"].map(mk_ref);
+    set_refs(&mut world, &[a.clone(), b.clone(), a.clone(), b.clone()]);
+    assert_eq!(
+        (of_web(&world), said(&world, "p")),
+        ("p".into(), vec![GOOD.to_owned()])
+    );
+    set_refs(&mut world, &[a, b, c]);
+    assert_eq!(of_web(&world), "nowhere");
+    assert_eq!(
+        said(&world, "p"),
+        ["gw Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"]
+    );
+    let (_, wanted) = build(&world, &mk_settings());
+    let message = &wanted.tls_policies[&key("p")][0].conditions[0].message;
+    let size = (3 * half.len() + 2).to_string();
+    assert!(
+        message.contains(&size) && message.contains("262144"),
+        "{message}"
+    );
+}
+
+#[test]
+fn policies_that_name_the_same_config_maps_share_their_authorities() {
+    let [web, epp] = verifications(&model(&mk_world_of_two()));
+    assert!(is_same(&web, &epp), "{web:?} {epp:?}");
+}
+
+#[test]
+fn authorities_are_made_again_only_when_they_are_others() {
+    let mut world = mk_world_of_two();
+    let mut built = Built::default();
+    built.update(&world, &mk_settings(), &Touched::all());
+    let mut before = Arc::clone(&built.models[&key("gw")]);
+    let mut follow = |world: &World, touched: &Touched| {
+        built.update(world, &mk_settings(), touched);
+        let now = Arc::clone(&built.models[&key("gw")]);
+        assert_ne!(before, now);
+        let [web, _] = verifications(&before);
+        before = Arc::clone(&now);
+        (web, verifications(&now)[0].clone())
+    };
+    let touched = Touched {
+        routes: [key("web")].into(),
+        ..Touched::default()
+    };
+    world.routes.get_mut(&key("web")).unwrap().created += 1;
+    let (web, next) = follow(&world, &touched);
+    assert!(Arc::ptr_eq(&web, &next), "a route event");
+    // Another policy is edited, and ConfigMaps are listed again.
+    let policy = world.tls_policies.get_mut(&key("q")).unwrap();
+    policy.validation.as_mut().unwrap().hostname = "epp.test".into();
+    let (web, next) = follow(&world, &Touched::all());
+    assert!(is_same(&web, &next), "another policy is edited");
+    let other = mk_bundle("cb", &Ca::new("c"));
+    world.authorities.insert(key("cb"), Ok(other));
+    let (web, next) = follow(&world, &Touched::all());
+    assert_ne!(bundle(&web), bundle(&next));
+}
+
+/// Another name would be another cluster, which ends the streams of the one before.
+#[test]
+fn name_of_authorities_stays_where_one_of_them_goes_bad() {
+    let mut world = mk_world_of_two();
+    let [good, _] = verifications(&model(&world));
+    world.authorities.insert(key("cb"), Err(BadBundle::Missing));
+    let [bad, _] = verifications(&model(&world));
+    assert_eq!(bundle(&good).name(), bundle(&bad).name());
+    assert_ne!(bundle(&good), bundle(&bad));
+}
+
+/// Each such list costs as much memory as its authorities have.
+#[test]
+fn policies_of_a_namespace_have_a_bounded_number_of_lists_of_config_maps() {
+    let mut world = mk_tls_world();
+    let names: Vec<String> = (0..12).map(|number| format!("m{number:02}")).collect();
+    for name in &names {
+        let bundle = mk_bundle(name, &Ca::new("a"));
+        world.authorities.insert(key(name), Ok(bundle));
+    }
+    let pairs = names.iter().enumerate().flat_map(|(at, one)| {
+        let others = names.iter().skip(at + 1);
+        others.map(move |other| [mk_ref(one), mk_ref(other)])
+    });
+    let pairs: Vec<_> = pairs.take(65).collect();
+    for (number, pair) in pairs.iter().take(64).enumerate() {
+        let name = format!("a{number}");
+        add_policy(&mut world, &name, 1, SERVICE, &name, None);
+        set_refs_of(&mut world, &name, pair);
+    }
+    add_policy(&mut world, "p", 2, SERVICE, "web", None);
+    set_refs(&mut world, &pairs[64]);
+    assert_eq!(of_web(&world), "nowhere");
+    assert_eq!(
+        said(&world, "p"),
+        ["gw Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"]
+    );
+    let [one, other] = pairs[63].clone();
+    for refs in [vec![other, one.clone()], vec![one]] {
+        set_refs(&mut world, &refs);
+        assert_eq!(of_web(&world), "p");
+    }
 }
