@@ -326,3 +326,15 @@ fn pool_whose_endpoint_picker_may_not_be_asked_does_not_fail_open() {
     world.authorities.insert(key("ca"), Err(BadBundle::Missing));
     assert!(!fails_open(&world, EppTls::Unverified));
 }
+
+/// Its author expects TLS to the pods, which there is not.
+#[test]
+fn policy_for_a_pool_says_that_it_has_no_effect() {
+    let mut world = mk_tls_world();
+    let pool = ("inference.networking.k8s.io", "InferencePool");
+    add_policy(&mut world, "p", 1, pool, "llm", None);
+    add_policy(&mut world, "q", 2, pool, "llm", Some("http"));
+    let expected = ["gw Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"];
+    assert_eq!(said(&world, "p"), expected);
+    assert_eq!(said(&world, "q"), expected);
+}
