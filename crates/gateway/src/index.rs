@@ -93,6 +93,8 @@ pub(crate) struct Index {
     listed: BTreeSet<Source>,
     /// How often in a row a Secret that is not known was denied.
     denials: BTreeMap<Key, u32>,
+    /// How often in a row policies for TLS were denied, before they are known.
+    policy_denials: u32,
     /// Objects that are there and do not decode, since the last complete list or failure: what is
     /// known of them stays.
     odd: BTreeMap<Source, BTreeSet<Key>>,

@@ -11,7 +11,7 @@ use super::{Changes, Index};
 
 /// So often in a row a Secret may not be read until that is taken for the role's word. An API server that has just started
 /// may deny what it allows a moment later.
-const DENIALS: u32 = 4;
+pub(super) const DENIALS: u32 = 4;
 
 impl Index {
     pub(super) fn secret(

@@ -288,6 +288,11 @@ fn policies_hold_nothing_back_where_a_role_does_not_allow_them() {
     index.listed.extend(kinds.map(|kind| Source::Kind(kind)));
     on(&mut index, Event::Policies(denied()));
     assert!(!index.has_listed(&BTreeSet::new()));
+    // Backends would be connected to without TLS by what an API server that starts denies for a moment.
+    for _ in 0..3 {
+        on(&mut index, Event::TlsPolicies(denied()));
+        assert!(!index.has_listed(&BTreeSet::new()));
+    }
     on(&mut index, Event::TlsPolicies(denied()));
     assert!(index.has_listed(&BTreeSet::new()));
 }
