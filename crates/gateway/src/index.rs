@@ -19,8 +19,8 @@ use watch::{OddObject, Update};
 use crate::infra::{Part, parameters};
 use crate::status::Target;
 use crate::world::{
-    BadBundle, Bundle, Endpoints, Key, ListedCredential, ListedSecret, Touched, World,
-    backend_tls_policy, project, selection_policy,
+    BadBundle, Bundle, Endpoints, Key, ListedCredential, ListedSecret, RawTlsPolicy, Touched,
+    World, backend_tls_policy, project, selection_policy,
 };
 use crate::xds::Reads;
 
@@ -50,7 +50,7 @@ pub(crate) enum Event {
     Imports(Update<crd::InferencePoolImport>),
     Grants(Update<crd::reference_grant::ReferenceGrant>),
     Policies(Update<crd::selection_policy::ClusterSelectionPolicy>),
-    TlsPolicies(Update<crd::backend_tls_policy::BackendTlsPolicy>),
+    TlsPolicies(Update<RawTlsPolicy>),
     Services(Update<Service>),
     Slices(Update<EndpointSlice>),
     Namespaces(Update<PartialObjectMeta<Namespace>>),

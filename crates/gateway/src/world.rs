@@ -22,8 +22,8 @@ pub(crate) use backend_tls::TlsTarget;
 #[cfg(test)]
 pub(crate) use backend_tls::tests as authorities;
 pub(crate) use backend_tls::{
-    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, SubjectName, TlsValidation,
-    backend_tls_policy,
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, RawTlsPolicy, SubjectName,
+    TlsValidation, backend_tls_policy,
 };
 pub(crate) use endpoints::{Endpoints, Slice};
 pub(crate) use policy::{SelectionPolicy, selection_policy};

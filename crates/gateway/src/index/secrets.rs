@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crd::backend_tls_policy::BackendTlsPolicy;
 use watch::Update;
 
-use crate::world::{BadCredential, BadSecret, Key, ListedCredential, ListedSecret, project};
+use crate::world::{
+    BadCredential, BadSecret, Key, ListedCredential, ListedSecret, RawTlsPolicy, project,
+};
 
 use super::{Changes, Index};
 
@@ -90,7 +91,7 @@ impl Index {
 
     /// Keeps what a policy asks for that is about to change: where its next authorities are not listed yet, it holds until
     /// they are.
-    pub(super) fn note_validation(&mut self, update: &Update<BackendTlsPolicy>) {
+    pub(super) fn note_validation(&mut self, update: &Update<RawTlsPolicy>) {
         let Update::Apply(object) = update else {
             return;
         };

@@ -297,7 +297,7 @@ fn policies_hold_nothing_back_where_a_role_does_not_allow_them() {
     assert!(index.has_listed(&BTreeSet::new()));
 }
 
-fn mk_policy_with(map: &str, hostname: &str) -> crd::backend_tls_policy::BackendTlsPolicy {
+fn mk_policy_with(map: &str, hostname: &str) -> crate::world::RawTlsPolicy {
     let object = json!({
         "metadata": {"namespace": "ns", "name": "tls"},
         "spec": {
