@@ -326,14 +326,21 @@ impl Index {
         if !changed {
             return Changes::default();
         }
-        let objects = self.service_cidrs.values().chain(self.nodes.values());
+        let of_nodes = self.nodes.values().flatten().copied();
+        let (machines, pods): (Vec<_>, Vec<_>) =
+            of_nodes.partition(|one| *one == Cidr::host(one.address()));
         let balanced = self.world.services.values();
         let balanced = balanced.flat_map(|service| &service.balanced);
+        let services = self.service_cidrs.values().flatten().chain(balanced);
         let api_servers = self.api_servers.iter().copied().map(Cidr::host);
-        let objects = objects.flatten().chain(balanced).copied();
-        let networks = merged(objects.chain(api_servers));
-        let changed = self.world.own_networks != networks;
-        self.world.own_networks = networks;
+        let but_pods = merged(services.copied().chain(machines).chain(api_servers));
+        let pods = merged(pods);
+        let networks = merged(but_pods.iter().chain(&pods).copied());
+        let world = &mut self.world;
+        let now = (networks, but_pods, pods);
+        let known = (&world.own_networks, &world.own_but_pods, &world.own_pods);
+        let changed = known != (&now.0, &now.1, &now.2);
+        (world.own_networks, world.own_but_pods, world.own_pods) = now;
         Changes::world(changed)
     }
 

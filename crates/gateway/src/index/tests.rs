@@ -438,6 +438,10 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
             "fd00:96::/112"
         ]
     );
+    let shown = |all: &[Cidr]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(shown(&index.world.own_pods), ["10.244.3.0/24"]);
+    let others = ["10.96.0.0/12", "192.0.2.7/32", "fd00:96::/112"];
+    assert_eq!(shown(&index.world.own_but_pods), others);
     // A heartbeat changes nothing.
     assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world.all);
 
