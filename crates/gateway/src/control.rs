@@ -263,7 +263,8 @@ impl Control {
         status
     }
 
-    /// Observes the clusters of the imports in use. Returns whether requests are to be shared in another way.
+    /// Observes the clusters of the imports in use. Returns whether requests are to be shared in another way, or
+    /// something else is said of the clusters.
     fn observe(&mut self) -> bool {
         let world = &self.index.world;
         let imports = self.decided.imports();
@@ -278,8 +279,8 @@ impl Control {
         let jobs = inputs::jobs(&imports, policies, &around);
         self.observers.sync(jobs);
         let mut selector = self.selector.lock();
-        selector.sync(inputs::wanted(&imports, policies, world));
-        selector.advance(self.clock.now())
+        let changed = selector.sync(inputs::wanted(&imports, policies, world));
+        selector.advance(self.clock.now()) || changed
     }
 
     /// How requests are shared from now on. Only assignments and the status of imports follow from it: of those that are

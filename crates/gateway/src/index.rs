@@ -19,8 +19,8 @@ use watch::{OddObject, Update};
 use crate::infra::{Part, parameters};
 use crate::status::Target;
 use crate::world::{
-    BadBundle, Bundle, Endpoints, Key, ListedCredential, ListedSecret, Touched, World,
-    backend_tls_policy, project, selection_policy,
+    BadBundle, Bundle, Endpoints, Key, ListedCredential, ListedSecret, RawTlsPolicy, Touched,
+    World, backend_tls_policy, project, selection_policy,
 };
 use crate::xds::Reads;
 
@@ -50,7 +50,7 @@ pub(crate) enum Event {
     Imports(Update<crd::InferencePoolImport>),
     Grants(Update<crd::reference_grant::ReferenceGrant>),
     Policies(Update<crd::selection_policy::ClusterSelectionPolicy>),
-    TlsPolicies(Update<crd::backend_tls_policy::BackendTlsPolicy>),
+    TlsPolicies(Update<RawTlsPolicy>),
     Services(Update<Service>),
     Slices(Update<EndpointSlice>),
     Namespaces(Update<PartialObjectMeta<Namespace>>),
@@ -93,6 +93,8 @@ pub(crate) struct Index {
     listed: BTreeSet<Source>,
     /// How often in a row a Secret that is not known was denied.
     denials: BTreeMap<Key, u32>,
+    /// How often in a row policies for TLS were denied, before they are known.
+    policy_denials: u32,
     /// Objects that are there and do not decode, since the last complete list or failure: what is
     /// known of them stays.
     odd: BTreeMap<Source, BTreeSet<Key>>,
@@ -324,14 +326,21 @@ impl Index {
         if !changed {
             return Changes::default();
         }
-        let objects = self.service_cidrs.values().chain(self.nodes.values());
+        let of_nodes = self.nodes.values().flatten().copied();
+        let (machines, pods): (Vec<_>, Vec<_>) =
+            of_nodes.partition(|one| *one == Cidr::host(one.address()));
         let balanced = self.world.services.values();
         let balanced = balanced.flat_map(|service| &service.balanced);
+        let services = self.service_cidrs.values().flatten().chain(balanced);
         let api_servers = self.api_servers.iter().copied().map(Cidr::host);
-        let objects = objects.flatten().chain(balanced).copied();
-        let networks = merged(objects.chain(api_servers));
-        let changed = self.world.own_networks != networks;
-        self.world.own_networks = networks;
+        let but_pods = merged(services.copied().chain(machines).chain(api_servers));
+        let pods = merged(pods);
+        let networks = merged(but_pods.iter().chain(&pods).copied());
+        let world = &mut self.world;
+        let now = (networks, but_pods, pods);
+        let known = (&world.own_networks, &world.own_but_pods, &world.own_pods);
+        let changed = known != (&now.0, &now.1, &now.2);
+        (world.own_networks, world.own_but_pods, world.own_pods) = now;
         Changes::world(changed)
     }
 

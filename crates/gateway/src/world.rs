@@ -22,8 +22,8 @@ pub(crate) use backend_tls::TlsTarget;
 #[cfg(test)]
 pub(crate) use backend_tls::tests as authorities;
 pub(crate) use backend_tls::{
-    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, MAX_BUNDLE, SubjectName,
-    TlsValidation, backend_tls_policy,
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, MAX_BUNDLE, RawTlsPolicy,
+    SubjectName, TlsValidation, backend_tls_policy,
 };
 pub(crate) use endpoints::{Endpoints, Slice};
 pub(crate) use policy::{SelectionPolicy, selection_policy};
@@ -84,6 +84,9 @@ pub(crate) struct World {
     pub(crate) rejections: BTreeMap<Key, Vec<Rejection>>,
     /// Networks of this cluster's Services, their load balancers, nodes and their pods, and API servers, merged. No endpoint of another cluster is in them.
     pub(crate) own_networks: Vec<Cidr>,
+    /// The same without pods, and pods alone.
+    pub(crate) own_but_pods: Vec<Cidr>,
+    pub(crate) own_pods: Vec<Cidr>,
 }
 
 pub(crate) type Labels = BTreeMap<String, String>;

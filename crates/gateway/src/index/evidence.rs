@@ -10,6 +10,7 @@ use watch::Update;
 use crate::world::{Key, project};
 
 use super::keep::{is_listed, note_odd};
+use super::secrets::DENIALS;
 use super::{Event, IMPORT, Index, NODE, OWN_NETWORKS, POLICY, SERVICE_CIDR, Source, TLS_POLICY};
 
 /// What an update means before its objects are read.
@@ -132,7 +133,7 @@ impl Index {
             }
             _ => None,
         };
-        let without = without.filter(|_| denied);
+        let without = without.filter(|_| denied && self.is_denied_for_good(&source));
         let hidden = without.is_some();
         if let Some(without) = without
             && !self.listed.contains(&source)
@@ -143,6 +144,16 @@ impl Index {
             self.listed.insert(source);
         }
         noted
+    }
+
+    /// Without policies for TLS backends are connected to without it: that they may not be listed is believed as late as it is of
+    /// a Secret.
+    fn is_denied_for_good(&mut self, source: &Source) -> bool {
+        if *source != Source::Kind(TLS_POLICY) {
+            return true;
+        }
+        self.policy_denials = self.policy_denials.saturating_add(1);
+        self.policy_denials >= DENIALS
     }
 
     /// The objects of a kind that a CRD defines.

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use crd::backend_tls_policy::BackendTlsPolicy;
 use watch::Update;
 
 use crate::model::backend_tls::NamedMaps;
 use crate::world::{
-    BadCredential, BadSecret, Key, ListedCredential, ListedSecret, backend_tls_policy, project,
+    BadCredential, BadSecret, Key, ListedCredential, ListedSecret, RawTlsPolicy,
+    backend_tls_policy, project,
 };
 
 use super::{Changes, Index};
 
 /// So often in a row a Secret may not be read until that is taken for the role's word. An API server that has just started
 /// may deny what it allows a moment later.
-const DENIALS: u32 = 4;
+pub(super) const DENIALS: u32 = 4;
 
 impl Index {
     pub(super) fn secret(
@@ -93,7 +93,7 @@ impl Index {
 
     /// Keeps what a policy asks for that is about to change: where its next authorities are not listed yet, it holds until
     /// they are.
-    pub(super) fn note_validation(&mut self, update: &Update<BackendTlsPolicy>) {
+    pub(super) fn note_validation(&mut self, update: &Update<RawTlsPolicy>) {
         let objects = match update {
             Update::Apply(object) => std::slice::from_ref(object),
             Update::Reset(list) => &list[..],

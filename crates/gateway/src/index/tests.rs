@@ -290,6 +290,11 @@ fn policies_hold_nothing_back_where_a_role_does_not_allow_them() {
     index.listed.extend(kinds.map(|kind| Source::Kind(kind)));
     on(&mut index, Event::Policies(denied()));
     assert!(!index.has_listed(&BTreeSet::new()));
+    // Backends would be connected to without TLS by what an API server that starts denies for a moment.
+    for _ in 0..3 {
+        on(&mut index, Event::TlsPolicies(denied()));
+        assert!(!index.has_listed(&BTreeSet::new()));
+    }
     on(&mut index, Event::TlsPolicies(denied()));
     assert!(index.has_listed(&BTreeSet::new()));
 }
@@ -387,6 +392,10 @@ fn own_services_and_nodes_are_known_and_hold_nothing_back() {
             "fd00:96::/112"
         ]
     );
+    let shown = |all: &[Cidr]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(shown(&index.world.own_pods), ["10.244.3.0/24"]);
+    let others = ["10.96.0.0/12", "192.0.2.7/32", "fd00:96::/112"];
+    assert_eq!(shown(&index.world.own_but_pods), others);
     // A heartbeat changes nothing.
     assert!(!on(&mut index, Event::Nodes(Update::Apply(node))).world.all);
 

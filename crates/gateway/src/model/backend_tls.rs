@@ -14,7 +14,7 @@ use crate::world::{
     TlsValidation, World,
 };
 
-use super::refs::{IMPORT_GROUP, find_port, kind_of, picker};
+use super::refs::{IMPORT_GROUP, POOL_GROUP, find_port, kind_of, picker};
 use super::{Backend, Cond, EppTls, ParentStatus, Settings, is_h2c, status};
 
 mod maps;
@@ -73,6 +73,10 @@ pub(crate) enum AgainstTarget {
     Conflicted(Key),
     #[error("Service {0} has no port of the name {1}")]
     NoSuchPort(Key, String),
+    #[error(
+        "InferencePool {0} is no target of a policy: only the Service of its endpoint picker can be, and its pods are connected to without TLS"
+    )]
+    Pool(Key),
 }
 
 /// Why a reference leads to no authorities.
@@ -105,6 +109,8 @@ enum BadAuthority {
 enum Kind {
     Service,
     Import,
+    /// Its pods are connected to without TLS: a policy that names it is told so.
+    Pool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -288,6 +294,7 @@ impl<'w> TlsPolicies<'w> {
                 }
             }
             Backend::Pool(key) => {
+                self.note_object(users, Kind::Pool, key, "", gateway);
                 let pool = world.pools.get(key);
                 if let Some(Ok((service, _, port))) = pool.and_then(|p| picker(world, key, p)) {
                     self.note_object(users, Kind::Service, &service, &port.name, gateway);
@@ -319,15 +326,15 @@ impl<'w> TlsPolicies<'w> {
         let places = self.table.by_place.range(whole..);
         let places = places.take_while(|(place, _)| place.kind == kind && place.object == *object);
         for (place, policies) in places {
-            let missing = self.missing_port(place);
+            let misplaced = self.against_place(place);
             let is_used = place.section.as_ref().is_none_or(|one| one == section);
-            if !is_used && missing.is_none() {
+            if !is_used && misplaced.is_none() {
                 continue;
             }
             for policy in policies {
                 let holder = policies.first().filter(|holder| *holder != policy);
                 let conflict = holder.map(|holder| AgainstTarget::Conflicted(holder.clone()));
-                let against = missing.clone().or(conflict);
+                let against = misplaced.clone().or(conflict);
                 let gateways = users.entry(policy.clone()).or_default();
                 let noted = gateways.entry(gateway.clone()).or_default();
                 if noted.is_none() {
@@ -337,11 +344,16 @@ impl<'w> TlsPolicies<'w> {
         }
     }
 
+    fn against_place(&self, place: &Place) -> Option<AgainstTarget> {
+        match place.kind {
+            Kind::Service => self.missing_port(place),
+            Kind::Import => None,
+            Kind::Pool => Some(AgainstTarget::Pool(place.object.clone())),
+        }
+    }
+
     fn missing_port(&self, place: &Place) -> Option<AgainstTarget> {
-        let section = place
-            .section
-            .as_ref()
-            .filter(|_| place.kind == Kind::Service)?;
+        let section = place.section.as_ref()?;
         let service = self.world.services.get(&place.object)?;
         let is_there = service.ports.iter().any(|port| port.name == *section);
         (!is_there).then(|| AgainstTarget::NoSuchPort(place.object.clone(), section.clone()))
@@ -396,6 +408,7 @@ impl AgainstTarget {
         match self {
             Self::Conflicted(_) => "Conflicted",
             Self::NoSuchPort(..) => "TargetNotFound",
+            Self::Pool(_) => "Invalid",
         }
     }
 }
@@ -431,6 +444,7 @@ fn places<'p>(key: &'p Key, policy: &'p BackendTlsPolicy) -> impl Iterator<Item 
         let kind = match (target.group.as_str(), target.kind.as_str()) {
             ("", "Service") => Kind::Service,
             (IMPORT_GROUP, "InferencePoolImport") => Kind::Import,
+            (POOL_GROUP, "InferencePool") => Kind::Pool,
             _ => return None,
         };
         Some(Place {

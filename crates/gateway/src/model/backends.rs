@@ -74,34 +74,42 @@ fn make_pool(tls: &TlsPolicies<'_>, settings: &Settings, key: &Key) -> Option<Po
     let world = tls.world();
     let pool = world.pools.get(key)?;
     let found = picker(world, key, pool).and_then(Result::ok);
-    let epp = found.and_then(|(service_key, service, port)| {
-        let security = epp_security(tls, settings, &service_key, port).ok()?;
-        let named = |wanted: &dyn Fn(&str) -> bool| {
-            let found = service.ports.iter().find(|port| wanted(&port.name));
-            found.map(|port| HealthPort::Named(port.name.clone()))
-        };
-        let health = match &pool.health_port {
-            Some(text) => match text.parse::<u16>() {
-                Ok(number) if number > 0 => Some(HealthPort::Number(number)),
-                _ => named(&|name| name == text),
-            },
-            None => named(&|name| HEALTH_PORT_NAMES.contains(&name)),
-        };
-        Some(Epp {
-            authority: format!("{}.{}.svc", service_key.name, service_key.namespace),
-            security,
-            grpc_health: health.is_some(),
-            addresses: EppAddresses::Slices {
-                port_name: port.name.clone(),
-                health,
-                service: service_key,
-            },
-        })
-    });
+    let security = found
+        .as_ref()
+        .map(|(service, _, port)| epp_security(tls, settings, service, port));
+    // It is there and may not be asked: its pods get nothing without it.
+    let is_barred = matches!(security, Some(Err(_)));
+    let security = security.and_then(Result::ok);
+    let epp = found
+        .zip(security)
+        .map(|((service_key, service, port), security)| {
+            let named = |wanted: &dyn Fn(&str) -> bool| {
+                let found = service.ports.iter().find(|port| wanted(&port.name));
+                found.map(|port| HealthPort::Named(port.name.clone()))
+            };
+            let health = match &pool.health_port {
+                Some(text) => match text.parse::<u16>() {
+                    Ok(number) if number > 0 => Some(HealthPort::Number(number)),
+                    _ => named(&|name| name == text),
+                },
+                None => named(&|name| HEALTH_PORT_NAMES.contains(&name)),
+            };
+            Epp {
+                authority: format!("{}.{}.svc", service_key.name, service_key.namespace),
+                security,
+                grpc_health: health.is_some(),
+                addresses: EppAddresses::Slices {
+                    port_name: port.name.clone(),
+                    health,
+                    service: service_key,
+                },
+            }
+        });
+    let fail_open = pool.picker.as_ref().is_some_and(|picker| picker.fail_open);
     Some(Pool {
         key: key.clone(),
         http2: is_h2c(pool.app_protocol.as_deref()),
-        fail_open: pool.picker.as_ref().is_some_and(|picker| picker.fail_open),
+        fail_open: fail_open && !is_barred,
         target_ports: pool.target_ports.clone(),
         epp,
     })

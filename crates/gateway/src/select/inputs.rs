@@ -1,7 +1,7 @@
 //! From the model to what the selection is about, and to whom is observed for it (pure).
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crd::networks::Cidr;
@@ -34,7 +34,7 @@ pub(crate) fn wanted(
             let mut entry = entry(cluster, mode);
             if policy.metrics().is_some() {
                 let scrape = match mode {
-                    Mode::Local(pool) => local_scrape(pool, &cluster.name, world, None, &nowhere),
+                    Mode::Local(pool) => local_scrape(pool, &cluster.name, world, None),
                     Mode::Endpoint(_) | Mode::Parent(_) => scrape(cluster, world, &nowhere),
                 };
                 entry.unscraped = scrape.err();
@@ -105,11 +105,8 @@ pub(crate) fn jobs(
             if policy.metrics().is_none() {
                 continue;
             }
-            let endpoints = Some(around.endpoints);
             let scrape = match mode {
-                Mode::Local(pool) => {
-                    local_scrape(pool, &cluster.name, around.world, endpoints, &denied)
-                }
+                Mode::Local(pool) => local_scrape(pool, &cluster.name, around.world, Some(around)),
                 Mode::Endpoint(_) | Mode::Parent(_) => scrape(cluster, around.world, &denied),
             };
             if let Ok(scrape) = scrape {
@@ -123,6 +120,14 @@ pub(crate) fn jobs(
 // === impl Surroundings ===
 
 impl Surroundings<'_> {
+    /// Whether the address may be that of a pod of this cluster. Whoever may write EndpointSlices names any, and the gateway reaches
+    /// more than they do.
+    fn may_be_a_pod(&self, ip: IpAddr) -> bool {
+        let is_in = |networks: &[Cidr]| networks.iter().any(|network| network.contains(ip));
+        let world = self.world;
+        !is_in(&world.own_but_pods) && (is_in(&world.own_pods) || !is_in(self.deny))
+    }
+
     /// Where a cluster is probed, and how.
     fn probed(&self, mode: &Mode) -> (Vec<(String, u16)>, Method) {
         match mode {
@@ -198,8 +203,7 @@ fn local_scrape(
     pool: &Key,
     cluster: &str,
     world: &World,
-    endpoints: Option<&Endpoints>,
-    denied: &Arc<[Cidr]>,
+    around: Option<&Surroundings<'_>>,
 ) -> Result<Scrape, &'static str> {
     let missing = "the Service of its endpoint picker has no port of the name metrics or http-metrics, and the pool does not name another by isthmus.dev/metrics-port";
     let object = world.pools.get(pool).ok_or(missing)?;
@@ -219,12 +223,14 @@ fn local_scrape(
     let secret = object.metrics_secret.as_ref();
     let secret = secret.map(|secret| Key::new(&pool.namespace, secret));
     let credential = credential(secret.as_ref(), cluster, world)?;
-    let addresses = endpoints.map(|endpoints| endpoints.of_service(&service, name));
-    let hosts = hosts(&addresses.unwrap_or_default(), number);
-    Ok(Scrape::new(
-        Targets::new(hosts, Arc::clone(denied)),
-        credential,
-    ))
+    let addresses = around.map(|around| {
+        let mut addresses = around.endpoints.of_service(&service, name);
+        addresses.retain(|at| around.may_be_a_pod(at.ip()));
+        hosts(&addresses, number)
+    });
+    // There are no names among them.
+    let targets = Targets::new(addresses.unwrap_or_default(), Arc::new([]));
+    Ok(Scrape::new(targets, credential))
 }
 
 /// What the Secret has for the metrics of this cluster.

@@ -102,11 +102,17 @@ struct ClusterState {
 
 impl Selector {
     /// The imports in use and their clusters are these now. What is known of those that stay is kept.
-    pub(crate) fn sync(&mut self, wanted: Wanted) {
+    /// Returns whether the metrics of others than before are not read, which status says.
+    pub(crate) fn sync(&mut self, wanted: Wanted) -> bool {
         self.imports.retain(|key, _| wanted.contains_key(key));
+        let mut changed = false;
         for (key, (policy, clusters)) in wanted {
-            self.imports.entry(key).or_default().sync(policy, clusters);
+            let import = self.imports.entry(key).or_default();
+            let before = import.unread();
+            import.sync(policy, clusters);
+            changed |= import.unread() != before;
         }
+        changed
     }
 
     /// Whether Envoys are to get anything else by this fact alone, which only health does at once. A fact of a cluster that is
@@ -150,9 +156,7 @@ impl Selector {
         let mut selection = Selection::default();
         for (key, import) in &self.imports {
             selection.insert(key.clone(), import.published.placement.clone());
-            let unread = import.clusters.iter();
-            let unread = unread.filter(|(_, cluster)| cluster.entry.unscraped.is_some());
-            selection.note_unread(key, unread.map(|(name, _)| name.clone()).collect());
+            selection.note_unread(key, import.unread());
         }
         selection
     }
@@ -210,6 +214,13 @@ impl ImportState {
         let placement = self.place(named, now);
         let hysteresis = self.policy.metrics().map_or(1, |rule| rule.hysteresis);
         self.published.offer(&placement, hysteresis, now)
+    }
+
+    /// The clusters whose metrics are not read.
+    fn unread(&self) -> Vec<String> {
+        let unread = self.clusters.iter();
+        let unread = unread.filter(|(_, cluster)| cluster.entry.unscraped.is_some());
+        unread.map(|(name, _)| name.clone()).collect()
     }
 
     fn note_returned(&mut self, now: Moment) {

@@ -1,13 +1,20 @@
 //! `BackendTLSPolicy` as it was written, and the authorities that ConfigMaps have for it.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use crd::backend_tls_policy as api;
+use foreign_text::{MAX_MESSAGE, clipped};
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource as KubeResource;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
+use serde::Deserialize;
+use serde_json::Value;
 use x509_parser::parse_x509_certificate;
 
 use crate::text::quoted;
@@ -110,23 +117,55 @@ pub(crate) enum BadBundle {
     Certificate(usize),
 }
 
-pub(crate) fn backend_tls_policy(object: &api::BackendTlsPolicy) -> BackendTlsPolicy {
+/// A `BackendTLSPolicy` as the API server has it.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct RawTlsPolicy {
+    #[serde(default)]
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
+    pub(crate) status: Option<Value>,
+}
+
+/// What a policy names is known even where the rest of it does not decode: it is not connected to without TLS then.
+pub(crate) fn backend_tls_policy(object: &RawTlsPolicy) -> BackendTlsPolicy {
     let meta = &object.metadata;
     let created = meta.creation_timestamp.as_ref();
-    let targets = object.spec.target_refs.iter().take(MAX_TARGETS);
+    let targets = targets(&object.spec);
+    let validation = match api::BackendTlsPolicySpec::deserialize(&object.spec) {
+        Ok(_) if targets.len() > MAX_TARGETS => Err(format!(
+            "spec.targetRefs has {} entries: at most {MAX_TARGETS} are supported",
+            targets.len()
+        )),
+        Ok(spec) => validation(&spec.validation),
+        Err(error) => Err(format!(
+            "spec has what this version does not know: {}",
+            clipped(error.to_string(), MAX_MESSAGE)
+        )),
+    };
     BackendTlsPolicy {
         generation: meta.generation.unwrap_or(0),
         created: created.map_or(0, |time| time.0.as_second()),
-        targets: targets
-            .map(|target| TlsTarget {
-                group: target.group.clone(),
-                kind: target.kind.clone(),
-                name: target.name.clone(),
-                section: target.section_name.clone().filter(|name| !name.is_empty()),
-            })
-            .collect(),
-        validation: validation(&object.spec.validation),
+        targets,
+        validation,
     }
+}
+
+/// All of them: what is left out would be connected to without TLS.
+fn targets(spec: &Value) -> Vec<TlsTarget> {
+    let all = spec.get("targetRefs").and_then(Value::as_array);
+    let all = all.into_iter().flatten();
+    let read = all.filter_map(|target| {
+        let text = |field: &str| target.get(field).and_then(Value::as_str);
+        let section = text("sectionName").filter(|name| !name.is_empty());
+        Some(TlsTarget {
+            group: text("group").unwrap_or_default().to_owned(),
+            kind: text("kind")?.to_owned(),
+            name: text("name")?.to_owned(),
+            section: section.map(ToOwned::to_owned),
+        })
+    });
+    read.collect()
 }
 
 fn validation(given: &api::BackendTlsPolicyValidation) -> Result<TlsValidation, String> {
@@ -198,6 +237,37 @@ fn authorities(given: &api::BackendTlsPolicyValidation) -> Result<Authorities, S
             });
             Ok(Authorities::Named(refs.collect()))
         }
+    }
+}
+
+// === impl RawTlsPolicy ===
+
+impl KubeResource for RawTlsPolicy {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        api::BackendTlsPolicy::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        api::BackendTlsPolicy::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        api::BackendTlsPolicy::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        api::BackendTlsPolicy::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
     }
 }
 
@@ -339,7 +409,7 @@ fn problem(error: &pem::Error) -> &'static str {
 #[cfg(test)]
 pub(crate) mod tests {
     use rstest::rstest;
-    use serde_json::{Value, json};
+    use serde_json::json;
     use tls::test_pki::Ca;
 
     use super::*;
@@ -428,5 +498,57 @@ pub(crate) mod tests {
     ) {
         let error = read(validation).unwrap_err();
         assert!(error.contains(part), "{error}");
+    }
+
+    /// What is left out would be connected to without TLS.
+    #[test]
+    fn no_target_of_a_policy_with_too_many_is_left_out() {
+        let read = |count: usize| {
+            let targets: Vec<Value> = (0..count)
+                .map(|n| json!({"group": "", "kind": "Service", "name": format!("s{n}")}))
+                .collect();
+            let object = json!({
+                "metadata": {"namespace": "ns", "name": "p"},
+                "spec": {
+                    "targetRefs": targets,
+                    "validation": {"hostname": "a.b", "wellKnownCACertificates": "System"},
+                },
+            });
+            backend_tls_policy(&serde_json::from_value(object).unwrap())
+        };
+        assert!(read(16).validation.is_ok());
+        let policy = read(17);
+        assert_eq!(policy.targets.len(), 17);
+        let why = policy.validation.unwrap_err();
+        assert!(why.contains("targetRefs has 17 entries"), "{why}");
+    }
+
+    /// It would else be connected to without TLS.
+    #[rstest]
+    #[case::type_of_a_name(json!({"hostname": "a.b", "wellKnownCACertificates": "System",
+        "subjectAltNames": [{"type": "IPAddress", "ipAddress": "10.0.0.1"}]}), "IPAddress")]
+    #[case::shape(json!({"hostname": "a.b", "caCertificateRefs": [{"uri": "x"}]}), "missing field")]
+    #[case::nothing(json!(null), "null")]
+    fn targets_of_a_policy_that_does_not_decode_are_known(
+        #[case] validation: Value,
+        #[case] part: &str,
+    ) {
+        let object = json!({
+            "metadata": {"namespace": "ns", "name": "p", "generation": 2},
+            "spec": {
+                "targetRefs": [{"group": "", "kind": "Service", "name": "web", "sectionName": "http"}],
+                "validation": validation,
+            },
+        });
+        let policy = backend_tls_policy(&serde_json::from_value(object).unwrap());
+        let web = TlsTarget {
+            group: String::new(),
+            kind: "Service".into(),
+            name: "web".into(),
+            section: Some("http".into()),
+        };
+        assert_eq!((policy.generation, policy.targets), (2, vec![web]));
+        let why = policy.validation.unwrap_err();
+        assert!(why.contains(part), "{why}");
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::model::backend_tls::named_maps;
 use crate::world::authorities::mk_map;
 
-type Policy = crd::backend_tls_policy::BackendTlsPolicy;
+type Policy = crate::world::RawTlsPolicy;
 
 fn mk_policy(name: &str, maps: &[&str], hostname: &str) -> Policy {
     let refs = maps

@@ -250,3 +250,44 @@ fn expression_of_a_header_takes_no_request_of_another_namespaces_rule_that_is_as
     let rules = &models[0].ports[&80].chains[0].vhosts[0].rules;
     assert_eq!(rules[0].id.route.name, "p");
 }
+
+/// The oldest route wins among equals, whatever else its namespace has.
+#[rstest]
+#[case::expression_in_an_older_route(0, "/admin/(x|y)")]
+#[case::expression_in_a_newer_route(3, "/admin/(x|y)")]
+#[case::expression_of_other_paths(0, "/other/(x|y)")]
+fn expression_costs_its_namespace_no_request_of_a_plain_rule_that_is_older(
+    #[case] created: i64,
+    #[case] regex: &str,
+) {
+    let mk = |name: &str, created, path| {
+        let rule = RouteRule {
+            matches: vec![RouteMatch {
+                path,
+                ..RouteMatch::default()
+            }],
+            backends: vec![mk_ref("service", "web", 1)],
+            ..RouteRule::default()
+        };
+        HttpRoute {
+            created,
+            ..mk_route(name, vec![rule])
+        }
+    };
+    let plain = PathMatch::Prefix("/admin".into());
+    let mut world = mk_shared_world();
+    add_route(&mut world, mk("older", 1, plain.clone()));
+    add_route(
+        &mut world,
+        mk("odd", created, PathMatch::Regex(regex.into())),
+    );
+    add_route(&mut world, moved(mk("newer", 2, plain)));
+    let (models, _) = build(&world, &mk_settings());
+    let rules = &models[0].ports[&80].chains[0].vhosts[0].rules;
+    let names = rules.iter().map(|rule| rule.id.route.name.as_str());
+    let names: Vec<&str> = names.filter(|name| *name != "odd").collect();
+    assert_eq!(names, ["older", "newer"]);
+    let place = |name: &str| rules.iter().position(|rule| rule.id.route.name == name);
+    // What the expression denies does not fall to a rule of its own namespace that would take it.
+    assert!(!regex.starts_with("/admin") || place("odd") < place("older"));
+}

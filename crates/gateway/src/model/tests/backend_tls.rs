@@ -464,3 +464,37 @@ fn policies_of_a_namespace_have_a_bounded_number_of_lists_of_config_maps() {
         assert_eq!(of_web(&world), "p");
     }
 }
+
+/// Pods would else get requests that no endpoint picker has seen, in the place of 503.
+#[test]
+fn pool_whose_endpoint_picker_may_not_be_asked_does_not_fail_open() {
+    let mut world = mk_tls_world();
+    let pool = world.pools.get_mut(&key("llm")).unwrap();
+    pool.picker.as_mut().unwrap().fail_open = true;
+    let fails_open = |world: &World, epp_tls| {
+        let settings = Settings {
+            epp_tls,
+            ..mk_settings()
+        };
+        let (models, _) = build(world, &settings);
+        models[0].pools[&key("llm")].fail_open
+    };
+    assert!(fails_open(&world, EppTls::Unverified));
+    assert!(!fails_open(&world, EppTls::Required));
+    add_policy(&mut world, "p", 1, SERVICE, "epp", None);
+    assert!(fails_open(&world, EppTls::Required));
+    world.authorities.insert(key("ca"), Err(BadBundle::Missing));
+    assert!(!fails_open(&world, EppTls::Unverified));
+}
+
+/// Its author expects TLS to the pods, which there is not.
+#[test]
+fn policy_for_a_pool_says_that_it_has_no_effect() {
+    let mut world = mk_tls_world();
+    let pool = ("inference.networking.k8s.io", "InferencePool");
+    add_policy(&mut world, "p", 1, pool, "llm", None);
+    add_policy(&mut world, "q", 2, pool, "llm", Some("http"));
+    let expected = ["gw Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"];
+    assert_eq!(said(&world, "p"), expected);
+    assert_eq!(said(&world, "q"), expected);
+}

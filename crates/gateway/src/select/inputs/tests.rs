@@ -316,3 +316,42 @@ fn metrics_of_the_local_pool_are_read_at_its_endpoint_picker(
     let named = credentials(&world, &policies);
     assert_eq!(named.len(), usize::from(labelled.is_some()));
 }
+
+/// Whoever may write EndpointSlices would else let the gateway ask nodes and API servers.
+#[rstest]
+#[case::anywhere("10.1.0.9", true)]
+#[case::a_pod_in_a_network_that_is_denied_to_other_clusters("10.9.1.7", true)]
+#[case::denied("10.9.2.7", false)]
+#[case::a_node_or_an_api_server("10.9.1.2", false)]
+#[case::metadata_of_a_cloud("169.254.169.254", false)]
+fn metrics_of_the_local_pool_are_read_at_pods_alone(#[case] ip: &str, #[case] is_read: bool) {
+    let mut world = mk_world();
+    let policy = Policy {
+        include_local: true,
+        ..by_metrics().remove(&key("llm")).unwrap()
+    };
+    crate::fixture::add_policy(&mut world, policy.clone());
+    let ports = [("grpc", 9002), ("metrics", 9090)];
+    world
+        .services
+        .insert(key("epp"), crate::fixture::mk_service(&ports));
+    world.own_but_pods = vec!["10.9.1.2/32".parse().unwrap()];
+    world.own_pods = vec!["10.9.1.0/24".parse().unwrap()];
+    let import = mk_made(&mut world, |clusters| clusters.truncate(1));
+    let mut endpoints = Endpoints::default();
+    add_slice(&mut endpoints, "epp", ip, &ports);
+    let deny = crate::select::denied(&["10.9.0.0/16".parse().unwrap()]);
+    let around = Surroundings {
+        deny: &deny,
+        ..mk_around(&world, &endpoints)
+    };
+    let policies: BTreeMap<Key, Policy> = [(key("llm"), policy)].into();
+    let imports = [(import.key.clone(), &import)].into();
+    let jobs = jobs(&imports, &policies, &around);
+    let scraped = jobs.iter().find_map(|((id, _), job)| match job {
+        Job::Scrape(scrape) if id.cluster == "west" => Some(scrape.targets.hosts.clone()),
+        _ => None,
+    });
+    let expected: Vec<_> = is_read.then(|| (ip.to_owned(), 9090)).into_iter().collect();
+    assert_eq!(scraped, Some(expected));
+}

@@ -38,10 +38,11 @@ fn sync(selector: &mut Selector, policy: &Policy, clusters: &[(&str, Entry)]) {
     let named = clusters
         .iter()
         .map(|(name, entry)| ((*name).to_owned(), *entry));
-    selector.sync(Wanted::from([(
-        key("llm"),
-        (policy.clone(), named.collect()),
-    )]));
+    sync_named(selector, policy, named.collect());
+}
+
+fn sync_named(selector: &mut Selector, policy: &Policy, clusters: BTreeMap<String, Entry>) -> bool {
+    selector.sync(Wanted::from([(key("llm"), (policy.clone(), clusters))]))
 }
 
 fn mk(policy: &Policy, names: &[&str]) -> Selector {
@@ -355,4 +356,19 @@ fn page_says_why_and_the_reasons_follow_the_state() {
     }
     let [east, _] = why(&selector, at(5));
     assert!(east.contains("failbackSeconds"), "{east}");
+}
+
+/// Status says it, and nothing else than a Secret or a Service may have changed.
+#[test]
+fn clusters_whose_metrics_are_not_read_any_more_are_a_change() {
+    let mut selector = mk(&mk_metrics(), &["east", "south"]);
+    let mut sync = |unscraped| {
+        let south = Entry { unscraped, ..READY };
+        let clusters = [("east".to_owned(), READY), ("south".to_owned(), south)];
+        sync_named(&mut selector, &mk_metrics(), clusters.into())
+    };
+    assert!(!sync(None));
+    assert!(sync(Some("it has no credential")));
+    assert!(!sync(Some("it has no credential")));
+    assert!(sync(None));
 }
