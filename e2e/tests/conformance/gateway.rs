@@ -23,7 +23,7 @@ use testbed::{Requests, eventually, isthmus};
 use crate::{scene::Stage, stand::Stand};
 
 /// The limit for several steps of several programs on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 /// So many requests in a row are answered.
 const IN_A_ROW: usize = 20;
 
@@ -88,22 +88,22 @@ impl<'a> Route<'a> {
         let [first, .., last] = stage.subject.members() else {
             anyhow::bail!("one cluster is no ClusterSet");
         };
-        let (gateway, namespace, name, model, stand) = match stage.subject.served() {
-            Some(served) => (
+        let (gateway, namespace, name, model, stand) = if let Some(served) = stage.subject.served()
+        {
+            (
                 Requests::new(&served.url),
                 &*served.namespace,
                 &*served.pool,
                 &*served.model,
                 None,
-            ),
-            None => {
-                let stand = Stand::settle(stage).await?;
-                isthmus::withdraw(&stand.south).await?;
-                front::install(&stand.east).await?;
-                let gateway = stand.gateway.clone();
-                let (namespace, name) = (isthmus::POOL_NAMESPACE, isthmus::POOL);
-                (gateway, namespace, name, name, Some(stand))
-            }
+            )
+        } else {
+            let stand = Stand::settle(stage).await?;
+            isthmus::withdraw(&stand.south).await?;
+            front::install(&stand.east).await?;
+            let gateway = stand.gateway.clone();
+            let (namespace, name) = (isthmus::POOL_NAMESPACE, isthmus::POOL);
+            (gateway, namespace, name, name, Some(stand))
         };
         let exporter: Api<InferencePool> = Api::namespaced(first.client.clone(), namespace);
         let pool = within("getting the pool", exporter.get(name)).await?;
