@@ -94,7 +94,10 @@ async fn after_crash(environment: &Environment) -> Result<()> {
         let served = election.claim().await.map_err(anyhow::Error::msg)?;
         // on a busy machine Envoys may be back later than that
         let led = served.holder != claim.holder;
-        eprintln!("a new route was served before another gateway led: {}", !led);
+        eprintln!(
+            "a new route was served before another gateway led: {}",
+            !led
+        );
         let taken = election.taken_over(&claim, crashed).await?;
         eprintln!("another gateway writes {taken:.1?} after a crash");
         ensure!(taken <= AFTER_CRASH, "taken over only after {taken:?}");
