@@ -220,6 +220,11 @@ impl<'w> TlsPolicies<'w> {
         self.objects(Kind::Import)
     }
 
+    /// The pools that policies name.
+    pub(super) fn pools(&self) -> BTreeSet<&Key> {
+        self.objects(Kind::Pool)
+    }
+
     fn objects(&self, kind: Kind) -> BTreeSet<&Key> {
         let places = self.table.by_place.keys();
         let places = places.filter(|place| place.kind == kind);

@@ -491,9 +491,10 @@ impl Built {
             let picker = picker.map(|picker| Key::new(&key.namespace, &picker.name));
             picker.is_some_and(|service| services.contains(&service))
         });
+        let pools: BTreeSet<&Key> = pools.map(|(key, _)| key).chain(tls.pools()).collect();
         // the pool may be used as one of the import of its name
-        let pools =
-            pools.flat_map(|(key, _)| [Named::Pool(key.clone()), Named::Import(key.clone())]);
+        let pools = pools.into_iter();
+        let pools = pools.flat_map(|key| [Named::Pool(key.clone()), Named::Import(key.clone())]);
         let imports = tls.imports().into_iter().cloned().map(Named::Import);
         let named = services.iter().map(|key| Named::Service((*key).clone()));
         let named = named.chain(pools).chain(imports);

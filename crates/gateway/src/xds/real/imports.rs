@@ -218,12 +218,17 @@ async fn endpoint_that_takes_no_connection_is_passed_over_for_another_cluster() 
         east.asked() > 0
     })
     .await;
-    let before = east.asked();
-    let answers = join_all((0..8).map(|_| bed.post("/import", 1000))).await;
-    for answer in answers {
-        assert_eq!(answer.body, format!("{REMOTE_POD} 1000"), "{answer:?}");
-    }
-    assert!(east.asked() > before, "some had to be sent again");
+    // A picker that does not answer a health check in time is lost, too, so on a busy machine a round may fail.
+    bed.wait(
+        "all of a round are passed over to the other cluster",
+        || async {
+            let before = east.asked();
+            let answers = join_all((0..8).map(|_| bed.post("/import", 1000))).await;
+            let expected = format!("{REMOTE_POD} 1000");
+            answers.iter().all(|answer| answer.body == expected) && east.asked() > before
+        },
+    )
+    .await;
 }
 
 /// A listener that accepts nothing and whose queue is full. The system drops packets that would begin another connection.

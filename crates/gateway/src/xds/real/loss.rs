@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use futures::future::join_all;
 use rstest::rstest;
@@ -22,6 +23,13 @@ const CLIENTS: usize = 8;
 
 /// Worker threads of Envoy. Each may send one request to a picker that is gone, and has to see that it fails.
 const WORKERS: usize = 1;
+
+/// How often Envoy takes the picker out. A health check that had connected before the picker ended, and that Envoy's main thread
+/// sees later, brings it back once.
+const TIMES: usize = 2;
+
+/// So long after the picker's end nothing is lost any more.
+const SETTLED: Duration = Duration::from_secs(3);
 
 /// Rounds of the load once Envoy has taken the picker out.
 const ROUNDS: usize = 3;
@@ -130,12 +138,15 @@ async fn lose_picker(bed: &Bed, picker: Killable) -> Outcomes {
     let mut alone = Vec::new();
     // those with bodies are lost where Envoy sends them to the picker, so they come first
     for bytes in BODIES.into_iter().rev().cycle() {
-        if bed.envoy.statistic(HEALTHY).await == Some(0) {
+        let is_out = bed.envoy.statistic(HEALTHY).await == Some(0);
+        if is_out && started.elapsed() >= SETTLED {
             break;
         }
         assert!(started.elapsed() < LIMIT, "Envoy uses the picker still");
         alone.push(send(bed, LATE, bytes).await);
     }
+    // a worker hears of it after the main thread, but before it takes a request that follows another one
+    alone.push(send(bed, LATE, 0).await);
 
     let after = join_all((0..CLIENTS).map(|_| async {
         let mut outcomes = Vec::new();
@@ -192,7 +203,7 @@ async fn pool_that_fails_open_loses_only_what_its_picker_had(#[case] limit: Opti
     };
     let (lost_early, lost_alone) = (lost(&early), lost(&alone));
     assert!(
-        lost_alone.len() <= WORKERS,
+        lost_alone.len() <= TIMES * WORKERS,
         "of {in_flight} in flight {lost_early:?}, then {lost_alone:?}"
     );
     for one in &after {

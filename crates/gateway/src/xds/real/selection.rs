@@ -168,14 +168,14 @@ async fn dead_endpoint_picker_is_noticed_and_no_request_fails() {
 async fn requests_fail_over_to_the_next_cluster_of_the_order_and_return_later() {
     let mut bed = Bed::start(ordered).await;
     let pick = bed.at(REMOTE_POD);
-    let east = bed.epp(REMOTE_EPP, pick.clone()).await;
+    let east = Killable::start(&bed, REMOTE_EPP, pick.clone());
     let south = bed.epp(SECOND_EPP, pick.clone()).await;
     let mut selector = Selector::default();
     begin(&mut bed, &mut selector);
     settle(&bed).await;
     bed.wait("the first cluster answers", || async {
         bed.get("/import").await;
-        east.asked() > 0
+        east.epp.asked() > 0
     })
     .await;
     let before = south.asked();
@@ -185,7 +185,7 @@ async fn requests_fail_over_to_the_next_cluster_of_the_order_and_return_later() 
     assert_eq!(south.asked(), before, "the second one stands by");
 
     // It dies, and nobody has noticed yet.
-    east.stop.cancel();
+    east.kill().await;
     for bytes in [0, 1000, 300_000] {
         let answer = bed.post("/import", bytes).await;
         assert_eq!(answer.status, 200, "{bytes} bytes: {answer:?}");
