@@ -136,7 +136,7 @@ const NODE: &str = "Node";
 /// An older role does not allow to list it, and imports are used without.
 const POLICY: &str = crd::selection_policy::KIND;
 
-/// The same.
+/// An older role does not allow to list it, and backends are connected to as without a policy.
 const TLS_POLICY: &str = "BackendTLSPolicy";
 
 /// A Gateway works without one, and a role of before does not let us list them.

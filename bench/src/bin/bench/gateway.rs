@@ -18,7 +18,7 @@ use crate::{PATIENCE, Run, megabytes, metadata::beside};
 const NS: &str = "ml";
 const ROUTES: usize = 1000;
 const POOLED: usize = 100;
-/// Of each pool.
+/// Number of pods of each pool.
 const PODS_EACH: usize = 10;
 const EVENTS: usize = 200;
 const BUILDS: usize = 20;

@@ -62,7 +62,7 @@ fn what_a_policy_asked_for_holds_until_its_next_authorities_are_listed() {
     assert_eq!(maps(&index), ["three"]);
 }
 
-/// Edits come in a list where the watch began anew.
+/// Edits come in a list where the watch starts again.
 #[test]
 fn what_a_policy_asked_for_holds_where_a_list_has_its_edit() {
     let mut index = Index::default();

@@ -255,7 +255,7 @@ async fn service_is_reached_by_the_certificate_that_its_policy_asks_for_and_no_o
     front.assert_all_tls();
 }
 
-/// The cluster is not made anew: that would end its streams.
+/// The cluster is not replaced: that would end its streams.
 #[tokio::test(flavor = "multi_thread")]
 async fn rotated_authorities_come_to_the_clusters_that_there_are() {
     let mut bed = Bed::start(|_| {}).await;
