@@ -92,7 +92,8 @@ impl Replay {
     }
 
     fn end(&mut self) -> ReplayEvent {
-        let has_all = self.first.is_some_and(|first| first <= self.from);
+        // A replay from the beginning that brings nothing is one of an engine that has published nothing.
+        let has_all = self.first.unwrap_or(0) <= self.from;
         let end = if has_all {
             ReplayResult::Complete
         } else {

@@ -140,7 +140,7 @@ impl<M> EventStream<M> {
         let mut effects = Effects::new();
         self.time_out(now, &mut effects);
         match input {
-            Input::Connected => self.connected(now),
+            Input::Connected => self.connected(now, &mut effects),
             Input::Disconnected => self.disconnected(now, rng, &mut effects),
             Input::Message(number, message) => {
                 self.message(number, message, now, &mut effects);
@@ -203,7 +203,7 @@ impl<M> EventStream<M> {
         }
     }
 
-    fn connected(&mut self, now: Moment) {
+    fn connected(&mut self, now: Moment, effects: &mut Effects<M>) {
         self.link = match self.link {
             Link::Lost { until, retries } => Link::Up {
                 left: Some(until.since(now)),
@@ -214,6 +214,10 @@ impl<M> EventStream<M> {
                 retries,
             },
         };
+        // An engine that publishes nothing at present may have published before.
+        if self.last.is_none() && self.can_replay {
+            self.start(0, false, None, now, effects);
+        }
     }
 
     fn disconnected(&mut self, now: Moment, rng: &mut impl Rng, effects: &mut Effects<M>) {
@@ -363,6 +367,10 @@ impl<M> EventStream<M> {
                 self.partial = Some(PartialCause::Gap);
             }
             self.apply(number, message, effects);
+        }
+        if self.last.is_none() {
+            // No message is known, so none is missing before one; the next one starts another replay if there were some.
+            self.partial = None;
         }
     }
 

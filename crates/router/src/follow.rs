@@ -185,6 +185,7 @@ impl Observer for SeenBy {
         pool.workers
             .loads
             .set_live(self.rank.slot, state == StreamState::Live);
+        pool.stream_changed.notify_one();
         // the reason for a missing connection was recorded before
         if state != StreamState::Connecting {
             events.set_reason(reason.map(str::to_owned));

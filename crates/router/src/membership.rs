@@ -1,21 +1,25 @@
 //! From what discovery reports to the workers of the pool, the followers of their KV events, and readiness.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use discovery::{Update, Updates};
 use futures::StreamExt;
-use kv_router::{Slot, WorkerBlocks};
+use kv_router::{Slot, StreamState, WorkerBlocks};
 use process::Health;
 use scheduling::Member;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
     events::EventPorts,
     follow::Follow,
-    pool::{Changes, Rank, Worker},
+    pool::{Changes, Pool, Rank, Worker},
     service::Service,
 };
 
@@ -36,7 +40,8 @@ pub struct Membership {
     pub warm: Warm,
 }
 
-/// Whether prompts could be routed: the pool is known, and one worker of it. Cheap to clone.
+/// Whether prompts could be routed: the pool is known, one worker of it, and what its workers have published, for which it
+/// waits 5 s at most. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Warm {
     health: Health,
@@ -53,6 +58,10 @@ struct Followers {
     /// Of ranks without a task.
     held: HashMap<Slot, WorkerBlocks>,
 }
+
+/// How long a Router that has workers waits for what they have published, before it is ready and contends for a lease: as
+/// long as a replay may take.
+const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// The part of readiness that the workers are.
 pub(crate) const WORKERS: &str = "workers";
@@ -79,15 +88,26 @@ impl Membership {
             stops: HashMap::new(),
             held: HashMap::new(),
         };
+        // Since when there are workers, while it is not warm.
+        let mut since = None;
         loop {
             tokio::select! {
                 update = updates.next() => {
                     let Some(update) = update else { return Ok(()) };
                     if let Some(members) = members(update, &service) {
                         let changes = service.pool().replace(&members, ranks);
-                        warm.set(!service.pool().table().slots().is_empty());
                         followers.change(changes);
+                        if service.pool().table().slots().is_empty() {
+                            since = None;
+                            warm.set(false);
+                        } else if !warm.is() {
+                            since.get_or_insert_with(Instant::now);
+                        }
                     }
+                }
+                () = caught_up(service.pool(), since) => {
+                    since = None;
+                    warm.set(true);
                 }
                 Some(ended) = followers.tasks.join_next() => {
                     let blocks = ended.context("a follower of KV events died")?;
@@ -96,6 +116,20 @@ impl Membership {
             }
         }
     }
+}
+
+/// Waits until what the workers have cached is known, or [`CATCH_UP`] after there were workers.
+async fn caught_up(pool: &Pool, since: Option<Instant>) {
+    let Some(since) = since else {
+        return std::future::pending().await;
+    };
+    let known = async {
+        while !pool.table().are_caches_known() {
+            pool.stream_changed.notified().await;
+        }
+    };
+    // Prompts are routed without the events of a worker that cannot be reached.
+    let _ = timeout_at(since + CATCH_UP, known).await;
 }
 
 /// The members, if the update names them.
@@ -169,6 +203,7 @@ impl Followers {
                 return;
             }
         };
+        rank.events.set_state(StreamState::Connecting);
         let stop = CancellationToken::new();
         self.stops.insert(rank.slot, stop.clone());
         self.tasks.spawn(follow.run(blocks, stop));
@@ -211,6 +246,10 @@ impl Warm {
             *before = is_warm;
             changed
         });
+    }
+
+    fn is(&self) -> bool {
+        *self.is_warm.borrow()
     }
 
     /// Waits until it is so.

@@ -16,9 +16,12 @@ use arc_swap::{ArcSwap, Guard};
 use kv_router::{Slot, StreamState, WorkerBlocks, Workers};
 use parking_lot::RwLock;
 use scheduling::{EndpointId, Labels, Member};
+use tokio::sync::Notify;
 
 /// The workers, what they have and what they have to do.
 pub struct Pool {
+    /// One permit for a change of a stream's state that nobody has looked at.
+    pub(crate) stream_changed: Notify,
     /// What they have and what they have to do; shared with those who apply events.
     pub(crate) workers: Arc<Workers>,
     table: ArcSwap<Table>,
@@ -103,6 +106,7 @@ impl Pool {
     /// Without workers.
     pub fn new(workers: Workers) -> Self {
         Self {
+            stream_changed: Notify::new(),
             workers: Arc::new(workers),
             table: ArcSwap::default(),
         }
@@ -201,6 +205,15 @@ impl Table {
     pub(crate) fn of(&self, slot: Slot) -> Option<&Arc<Worker>> {
         let (known, worker) = self.by_slot.get(slot.index as usize)?.as_ref()?;
         (*known == slot).then_some(worker)
+    }
+
+    /// Whether no worker has blocks that a connection or a replay is about to make known. Ranks whose events are not
+    /// followed have none.
+    pub(crate) fn are_caches_known(&self) -> bool {
+        let ranks = self.workers.iter().flat_map(|worker| &worker.ranks);
+        !ranks
+            .filter_map(|rank| rank.events.state())
+            .any(|state| matches!(state, StreamState::Connecting | StreamState::Replaying))
     }
 }
 

@@ -28,6 +28,8 @@ async fn a_message_that_waits_for_a_replay_keeps_none_of_what_it_came_with() {
     let blocks = workers.add().unwrap();
     let mut follower = Follower::new(engine, blocks, workers, Blind);
     follower.on(Happened::Link(LinkEvent::Connected)).await;
+    let ended = Happened::Replay(1, ReplayEvent::Ended);
+    follower.on(ended).await;
     for number in [5_u64, 6] {
         let read = [&[7; 1000][..], &number.to_be_bytes(), &[0x90]].concat();
         let read = Bytes::from(read);

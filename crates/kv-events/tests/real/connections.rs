@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kv_events::ReplayResult;
 use kv_router::StreamState;
 use tokio::time::Instant;
 
@@ -17,6 +18,21 @@ async fn live(has_replay: bool) -> (RealEngine, Followed) {
     engine.publish(1, &stored(1, 2, 1));
     followed.knows(1, 2, 2).await;
     (engine, followed)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_engine_published_before_is_known_while_it_is_silent() {
+    let mut engine = RealEngine::start(true);
+    engine.keep(0, &stored(1, 1, 0));
+    engine.keep(1, &stored(1, 2, 1));
+    let followed = Followed::start(engine.address());
+    followed.knows(1, 2, 2).await;
+    followed.is_in(StreamState::Live).await;
+    engine.subscribed();
+    engine.publish(2, &stored(1, 3, 2));
+    followed.knows(1, 3, 3).await;
+    let log = followed.seen.log();
+    assert_eq!((log.gap, log.numbers), (0, vec![0, 1, 2]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,7 +62,7 @@ async fn an_engine_that_goes_on_after_a_lost_connection_keeps_its_blocks() {
         (0, true),
         "{log:?}"
     );
-    assert_eq!(log.replays, []);
+    assert_eq!(log.replays, [ReplayResult::Complete], "that of its start");
 }
 
 #[tokio::test(flavor = "multi_thread")]

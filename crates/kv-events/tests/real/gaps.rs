@@ -5,10 +5,11 @@ use kv_router::StreamState;
 
 use crate::support::{Followed, RealEngine, eventually, padding, stored};
 
-/// An engine and its stream, live with one block of prompt 1.
+/// An engine and its stream, live with one block of prompt 1. With a replay port, the stream has had an empty replay.
 async fn live(has_replay: bool) -> (RealEngine, Followed) {
     let mut engine = RealEngine::start(has_replay);
     let followed = Followed::start(engine.address());
+    followed.is_in(StreamState::NoEvents).await;
     engine.subscribed();
     engine.publish(0, &stored(1, 1, 0));
     followed.knows(1, 3, 1).await;
@@ -32,7 +33,7 @@ async fn is_replayed(mut engine: RealEngine, followed: Followed) {
     followed.is_in(StreamState::Live).await;
     let log = followed.seen.log();
     assert_eq!((log.gap, log.forgotten), (1, 0), "{log:?}");
-    assert_eq!(log.replays, [ReplayResult::Complete]);
+    assert_eq!(log.replays, [ReplayResult::Complete; 2]);
     assert_eq!(log.numbers, [0, 1, 2]);
 }
 
@@ -56,7 +57,8 @@ async fn a_replay_that_begins_too_late_makes_it_relearn() {
     followed.knows(2, 2, 2).await;
     followed.is_in(StreamState::Partial).await;
     assert_eq!(followed.overlap(1, 3), 0);
-    assert_eq!(followed.seen.log().replays, [ReplayResult::Partial]);
+    let expected = [ReplayResult::Complete, ReplayResult::Partial];
+    assert_eq!(followed.seen.log().replays, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,7 +71,8 @@ async fn a_replay_without_an_answer_is_given_up() {
     followed.knows(3, 1, 1).await;
     assert_eq!((followed.overlap(1, 3), followed.overlap(2, 2)), (0, 2));
     followed.is_in(StreamState::Partial).await;
-    assert_eq!(followed.seen.log().replays, [ReplayResult::Abandoned]);
+    let expected = [ReplayResult::Complete, ReplayResult::Abandoned];
+    assert_eq!(followed.seen.log().replays, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,6 +122,6 @@ async fn a_block_whose_parent_is_unknown_has_all_replayed() {
     followed.knows(1, 3, 3).await;
     followed.is_in(StreamState::Live).await;
     let log = followed.seen.log();
-    assert_eq!(log.replays, [ReplayResult::Complete], "{log:?}");
+    assert_eq!(log.replays, [ReplayResult::Complete; 2], "{log:?}");
     assert_eq!(log.forgotten, 1);
 }

@@ -29,7 +29,12 @@ impl Test {
     fn connected(can_replay: bool) -> Self {
         let mut test = Self::new(can_replay);
         assert_eq!(test.stream.state(), Connecting);
-        test.expect(Connected, &[], NoEvents);
+        if can_replay {
+            test.expect(Connected, &[Replay { number: 1, from: 0 }], Replaying);
+            test.expect(ReplayEnded(1), &[], NoEvents);
+        } else {
+            test.expect(Connected, &[], NoEvents);
+        }
         test
     }
 
@@ -76,22 +81,48 @@ fn a_stream_from_its_beginning_is_live_and_duplicates_are_dropped() {
 #[test]
 fn a_late_subscriber_replays_from_the_beginning() {
     let mut test = Test::connected(true);
-    test.expect(Message(2, 2), &[Replay { number: 1, from: 0 }], Replaying);
+    test.expect(Message(2, 2), &[Replay { number: 2, from: 0 }], Replaying);
     test.expect(Message(3, 3), &[], Replaying);
     for number in 0..3 {
-        test.expect(Replayed(1, number, number), &[Apply(number)], Replaying);
+        test.expect(Replayed(2, number, number), &[Apply(number)], Replaying);
     }
     // 2 came twice
-    test.expect(ReplayEnded(1), &[Apply(3)], Live);
+    test.expect(ReplayEnded(2), &[Apply(3)], Live);
     test.expect(Message(4, 4), &[Apply(4)], Live);
+}
+
+#[test]
+fn what_an_engine_published_before_is_known_without_a_new_message() {
+    let started = || {
+        let mut test = Test::new(true);
+        test.expect(Connected, &[Replay { number: 1, from: 0 }], Replaying);
+        test
+    };
+    let mut test = started();
+    test.expect(Replayed(1, 0, 0), &[Apply(0)], Replaying);
+    test.expect(Replayed(1, 1, 1), &[Apply(1)], Replaying);
+    test.expect(ReplayEnded(1), &[], Live);
+    test.expect(Message(2, 2), &[Apply(2)], Live);
+    // It was published between the replay and the subscription.
+    let mut test = started();
+    test.expect(Replayed(1, 0, 0), &[Apply(0)], Replaying);
+    test.expect(ReplayEnded(1), &[], Live);
+    test.expect(Message(2, 2), &[Replay { number: 2, from: 1 }], Replaying);
+    // A replay without an answer is tried again when the first message comes.
+    for end in [ReplayEnded(1), ReplayFailed(1)] {
+        let mut test = started();
+        test.expect(end, &[], NoEvents);
+        assert_eq!(test.stream.partial(), None);
+        test.expect(Message(2, 2), &[Replay { number: 2, from: 0 }], Replaying);
+    }
 }
 
 #[test]
 fn a_replay_that_does_not_reach_the_beginning_is_partial_and_its_orphans_are_expected() {
     let mut test = Test::connected(true);
-    test.expect(Message(9, 9), &[Replay { number: 1, from: 0 }], Replaying);
-    test.expect(Replayed(1, 8, 8), &[Apply(8)], Replaying);
-    test.expect(ReplayEnded(1), &[Apply(9)], Partial);
+    test.expect(Message(9, 9), &[Replay { number: 2, from: 0 }], Replaying);
+    test.expect(Replayed(2, 8, 8), &[Apply(8)], Replaying);
+    test.expect(ReplayEnded(2), &[Apply(9)], Partial);
     test.expect(Orphan, &[], Partial);
 }
 
@@ -101,23 +132,23 @@ fn without_a_replay_or_with_an_empty_one_a_late_subscriber_is_partial() {
     test.expect(Message(9, 9), &[Apply(9)], Partial);
     test.expect(Orphan, &[], Partial);
     let mut test = Test::connected(true);
-    test.expect(Message(9, 9), &[Replay { number: 1, from: 0 }], Replaying);
-    test.expect(ReplayEnded(1), &[Apply(9)], Partial);
+    test.expect(Message(9, 9), &[Replay { number: 2, from: 0 }], Replaying);
+    test.expect(ReplayEnded(2), &[Apply(9)], Partial);
     let mut test = Test::connected(true);
-    test.expect(Message(9, 9), &[Replay { number: 1, from: 0 }], Replaying);
-    test.expect(ReplayFailed(1), &[Apply(9)], Partial);
+    test.expect(Message(9, 9), &[Replay { number: 2, from: 0 }], Replaying);
+    test.expect(ReplayFailed(2), &[Apply(9)], Partial);
 }
 
 #[test]
 fn a_gap_is_closed_by_a_replay() {
     let mut test = Test::live(true, 2);
-    test.expect(Message(5, 5), &[Replay { number: 1, from: 3 }], Replaying);
+    test.expect(Message(5, 5), &[Replay { number: 2, from: 3 }], Replaying);
     test.expect(Message(6, 6), &[], Replaying);
     // some replays begin before what was asked for
-    test.expect(Replayed(1, 2, 2), &[], Replaying);
-    test.expect(Replayed(1, 3, 3), &[Apply(3)], Replaying);
-    test.expect(Replayed(1, 4, 4), &[Apply(4)], Replaying);
-    test.expect(ReplayEnded(1), &[Apply(5), Apply(6)], Live);
+    test.expect(Replayed(2, 2, 2), &[], Replaying);
+    test.expect(Replayed(2, 3, 3), &[Apply(3)], Replaying);
+    test.expect(Replayed(2, 4, 4), &[Apply(4)], Replaying);
+    test.expect(ReplayEnded(2), &[Apply(5), Apply(6)], Live);
 }
 
 #[test]
@@ -127,23 +158,23 @@ fn a_gap_that_cannot_be_closed_makes_it_relearn() {
 
     let gap = || {
         let mut test = Test::live(true, 2);
-        test.expect(Message(5, 5), &[Replay { number: 1, from: 3 }], Replaying);
+        test.expect(Message(5, 5), &[Replay { number: 2, from: 3 }], Replaying);
         test
     };
     let mut late = gap();
-    late.expect(Replayed(1, 4, 4), &[Clear, Apply(5)], Partial);
+    late.expect(Replayed(2, 4, 4), &[Clear, Apply(5)], Partial);
     // what else it brings is of no use
-    late.expect(Replayed(1, 5, 5), &[], Partial);
+    late.expect(Replayed(2, 5, 5), &[], Partial);
 
     let mut torn = gap();
-    torn.expect(Replayed(1, 3, 3), &[Apply(3)], Replaying);
-    torn.expect(Replayed(1, 5, 5), &[Clear, Apply(5)], Partial);
+    torn.expect(Replayed(2, 3, 3), &[Apply(3)], Replaying);
+    torn.expect(Replayed(2, 5, 5), &[Clear, Apply(5)], Partial);
 
     let mut short = gap();
-    short.expect(ReplayEnded(1), &[Clear, Apply(5)], Partial);
+    short.expect(ReplayEnded(2), &[Clear, Apply(5)], Partial);
 
     let mut failed = gap();
-    failed.expect(ReplayFailed(1), &[Clear, Apply(5)], Partial);
+    failed.expect(ReplayFailed(2), &[Clear, Apply(5)], Partial);
 
     let mut slow = gap();
     assert_eq!(slow.stream.next_at(), Some(Moment::from_millis(6000)));
@@ -163,10 +194,10 @@ fn a_gap_that_cannot_be_closed_makes_it_relearn() {
 #[test]
 fn a_gap_among_the_messages_that_came_meanwhile_makes_it_relearn_from_there() {
     let mut test = Test::live(true, 2);
-    test.expect(Message(4, 4), &[Replay { number: 1, from: 3 }], Replaying);
+    test.expect(Message(4, 4), &[Replay { number: 2, from: 3 }], Replaying);
     test.expect(Message(7, 7), &[], Replaying);
-    test.expect(Replayed(1, 3, 3), &[Apply(3)], Replaying);
-    test.expect(ReplayEnded(1), &[Apply(4), Clear, Apply(7)], Partial);
+    test.expect(Replayed(2, 3, 3), &[Apply(3)], Replaying);
+    test.expect(ReplayEnded(2), &[Apply(4), Clear, Apply(7)], Partial);
 }
 
 #[test]
@@ -183,19 +214,19 @@ fn after_a_reconnection_the_next_message_goes_on_and_any_other_starts_anew() {
     again(9_000).expect(Message(0, 0), &[Clear, Apply(0)], Live);
     again(9_000).expect(
         Message(1, 1),
-        &[Clear, Replay { number: 1, from: 0 }],
+        &[Clear, Replay { number: 2, from: 0 }],
         Replaying,
     );
     again(9_000).expect(
         Message(7, 7),
-        &[Clear, Replay { number: 1, from: 0 }],
+        &[Clear, Replay { number: 2, from: 0 }],
         Replaying,
     );
     // the second message after it is like all others
     let mut test = again(100);
     test.expect(Message(3, 3), &[Apply(3)], Live);
     test.expect(Message(3, 3), &[], Live);
-    test.expect(Message(6, 6), &[Replay { number: 1, from: 4 }], Replaying);
+    test.expect(Message(6, 6), &[Replay { number: 2, from: 4 }], Replaying);
 }
 
 #[test]
@@ -210,25 +241,28 @@ fn what_is_known_is_kept_for_ten_seconds_without_a_connection() {
     test.now += 1;
     test.expect(Tick, &[Clear], Connecting);
     assert_eq!(test.stream.next_at(), None);
-    test.expect(Connected, &[], NoEvents);
-    test.expect(Message(3, 3), &[Replay { number: 1, from: 0 }], Replaying);
+    test.expect(Connected, &[Replay { number: 2, from: 0 }], Replaying);
     // and if nobody looks in time
     let mut test = Test::live(true, 2);
     test.disconnect();
     test.now += 10_000;
-    test.expect(Connected, &[Clear], NoEvents);
+    test.expect(
+        Connected,
+        &[Clear, Replay { number: 2, from: 0 }],
+        Replaying,
+    );
 }
 
 #[test]
 fn a_replay_ends_with_its_connection() {
     let mut test = Test::live(true, 2);
-    test.expect(Message(5, 5), &[Replay { number: 1, from: 3 }], Replaying);
+    test.expect(Message(5, 5), &[Replay { number: 2, from: 3 }], Replaying);
     test.disconnect();
     test.expect(Connected, &[], Live);
-    test.expect(Replayed(1, 3, 3), &[], Live);
+    test.expect(Replayed(2, 3, 3), &[], Live);
     test.expect(
         Message(6, 6),
-        &[Clear, Replay { number: 2, from: 0 }],
+        &[Clear, Replay { number: 3, from: 0 }],
         Replaying,
     );
 }
@@ -244,8 +278,8 @@ fn waits_grow_from_a_tenth_of_a_second_to_five_and_differ() {
         "{waits:?}"
     );
     assert!(waits[8..].iter().any(|it| *it != waits[8]), "{waits:?}");
-    test.expect(Connected, &[], NoEvents);
-    test.expect(Message(0, 0), &[Apply(0)], Live);
+    test.expect(Connected, &[Replay { number: 1, from: 0 }], Replaying);
+    test.expect(Message(0, 0), &[], Replaying);
     assert!((100..=200).contains(&test.disconnect()));
 }
 
@@ -261,28 +295,32 @@ fn connections_without_a_message_are_retries_and_keep_nothing_known_for_longer()
         test.disconnect();
     }
     test.now += 1;
-    test.expect(Connected, &[Clear], NoEvents);
+    test.expect(
+        Connected,
+        &[Clear, Replay { number: 2, from: 0 }],
+        Replaying,
+    );
     assert!((800..=1600).contains(&test.disconnect()));
 }
 
 #[test]
 fn an_orphan_replays_all_once_in_thirty_seconds() {
     let mut test = Test::live(true, 2);
-    test.expect(Orphan, &[Replay { number: 1, from: 0 }], Replaying);
+    test.expect(Orphan, &[Replay { number: 2, from: 0 }], Replaying);
     test.expect(Message(3, 3), &[], Replaying);
-    test.expect(Replayed(1, 0, 0), &[Clear, Apply(0)], Replaying);
+    test.expect(Replayed(2, 0, 0), &[Clear, Apply(0)], Replaying);
     for number in 1..3 {
-        test.expect(Replayed(1, number, number), &[Apply(number)], Replaying);
+        test.expect(Replayed(2, number, number), &[Apply(number)], Replaying);
     }
-    test.expect(ReplayEnded(1), &[Apply(3)], Live);
+    test.expect(ReplayEnded(2), &[Apply(3)], Live);
     test.now += 29_999;
     test.expect(Orphan, &[], Live);
     test.now += 1;
-    test.expect(Orphan, &[Replay { number: 2, from: 0 }], Replaying);
+    test.expect(Orphan, &[Replay { number: 3, from: 0 }], Replaying);
     // not all of it is left
-    test.expect(Replayed(2, 2, 2), &[Clear, Apply(2)], Replaying);
-    test.expect(Replayed(2, 3, 3), &[Apply(3)], Replaying);
-    test.expect(ReplayEnded(2), &[], Partial);
+    test.expect(Replayed(3, 2, 2), &[Clear, Apply(2)], Replaying);
+    test.expect(Replayed(3, 3, 3), &[Apply(3)], Replaying);
+    test.expect(ReplayEnded(3), &[], Partial);
     let mut test = Test::live(false, 2);
     test.expect(Orphan, &[], Live);
 }
@@ -329,9 +367,9 @@ fn a_partial_stream_says_why() {
         test.stream.partial()
     };
     assert_eq!(cause(false, vec![Message(5, 5)]), Some(Gap));
-    let failed = vec![Message(5, 5), ReplayFailed(1)];
+    let failed = vec![Message(5, 5), ReplayFailed(2)];
     assert_eq!(cause(true, failed), Some(FailedReplay));
-    let short = vec![Message(5, 5), Replayed(1, 4, 4)];
+    let short = vec![Message(5, 5), Replayed(2, 4, 4)];
     assert_eq!(cause(true, short), Some(ShortReplay));
     let slow = (5..=5 + BUFFER as u64).map(|it| Message(it, it)).collect();
     assert_eq!(cause(true, slow), Some(SlowReplay));

@@ -4,10 +4,14 @@ use discovery::Kind;
 use futures::stream;
 use kv_router::{Limits, Preset};
 use moment::Clock;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 
 use super::*;
 use crate::{
+    events::FirstRank,
     metrics::Metrics,
     pool::tests::{mk_member, mk_pool},
     service::Parts,
@@ -24,6 +28,10 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
+        Self::following(None)
+    }
+
+    fn following(events: Option<EventPorts>) -> Self {
         let service = Service::new(Parts {
             pool: Arc::new(mk_pool(Limits::default())),
             policy: kv_router::Policy {
@@ -42,7 +50,7 @@ impl Running {
         let membership = Membership {
             updates: stream::unfold(receiver, async |mut it| Some((it.recv().await?, it))).boxed(),
             service: service.clone(),
-            events: None,
+            events,
             ranks: 1,
             warm: warm.clone(),
         };
@@ -133,4 +141,40 @@ async fn it_ends_with_its_source_alone() {
     assert!(waiting.is_err());
     drop(running.updates);
     assert!(running.tasks.join_next().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_ready_once_it_knows_what_its_workers_have_cached_or_after_five_seconds() {
+    let following = async || {
+        let running = Running::following(Some(EventPorts {
+            events: 5557,
+            replay: None,
+            first_rank: FirstRank::Fixed(0),
+            ranks: 1,
+        }));
+        let member = mk_member("a", "1", 1, 0);
+        running.send(Update::Members(vec![member])).await;
+        running.until_workers(1).await;
+        sleep(Duration::from_secs(1)).await;
+        assert!(!running.health.is_ready());
+        running
+    };
+    let start = Instant::now();
+    let running = following().await;
+    running.warm.until(true).await;
+    assert_eq!(start.elapsed(), CATCH_UP);
+
+    let start = Instant::now();
+    let running = following().await;
+    let pool = running.service.pool();
+    for (state, is_ready) in [
+        (StreamState::Replaying, false),
+        (StreamState::NoEvents, true),
+    ] {
+        pool.table().workers()[0].ranks[0].events.set_state(state);
+        pool.stream_changed.notify_one();
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(running.health.is_ready(), is_ready, "{state:?}");
+    }
+    assert!(start.elapsed() < CATCH_UP);
 }
