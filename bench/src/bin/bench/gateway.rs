@@ -16,6 +16,8 @@ use tokio::time::{Instant, sleep};
 use crate::{PATIENCE, Run, megabytes, metadata::beside};
 
 const NS: &str = "ml";
+/// Where the program is by its defaults.
+const OWN_NAMESPACE: &str = "isthmus-system";
 const ROUTES: usize = 1000;
 const POOLED: usize = 100;
 /// Number of pods of each pool.
@@ -94,6 +96,8 @@ impl Bed {
             server.install_crd(kind);
         }
         server.put(&NAMESPACES, namespace(0));
+        // The Lease of the replica that writes statuses is there.
+        server.put(&NAMESPACES, json!({"metadata": {"name": OWN_NAMESPACE}}));
         server.put(&GATEWAY_CLASSES, class());
         server.put(&GATEWAYS, gateway());
         fill(&server);
