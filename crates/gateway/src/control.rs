@@ -14,25 +14,28 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::debug::DebugView;
+use crate::feedback::Rejection;
 use crate::index::{Changes, Event, Index, Live, Source};
 use crate::infra::credentials::Credentials;
 use crate::infra::problems::{Problems, Reports};
-use crate::infra::{Change, InfraSettings, Part, is_applied, make_parts, parameters, unwanted};
+use crate::infra::{Change, InfraSettings, Part, is_applied, make_parts, unwanted};
 use crate::metrics::ModelMetrics;
 use crate::model::{
-    Built, Delta, Import, Pool, Settings, StatusDelta, backend_tls, certificates, policies,
+    Built, Delta, Import, Pool, Settings, StatusDelta, Unreported, backend_tls, certificates,
+    policies,
 };
 use crate::observe::Observers;
+use crate::parameters;
 use crate::queue::Queue;
 use crate::select::inputs::{self, Surroundings};
 use crate::select::{Fact, Selection, Selector};
 use crate::status::pace::Pace;
 use crate::status::{self, Target, Wanted};
 use crate::watches::Watches;
-use crate::world::{Key, Rejection, Touched, World};
+use crate::world::{Key, Touched, World};
 use crate::xds::ads::proxies::Proxies;
 use crate::xds::ads::server::Snapshots;
-use crate::xds::{Options, Reads, Served};
+use crate::xds::{Options, Reads, Served, names};
 
 /// A burst of changes is one change; a lone one waits only the first of these.
 const QUIET: Duration = Duration::from_millis(5);
@@ -169,20 +172,16 @@ impl Control {
                 return;
             }
         }
-        if changes.feedback || changes.world.all {
-            let problems = self.take_problems();
-            changes.world.reports.extend(problems);
-        }
-        let mut status = self.decide(&changes.world);
+        let (mut status, mut unreported) = self.decide(&changes.world);
         let has_epps = |reads: &Reads| matches!(reads, Reads::Service(_));
         let is_moved = !changes.world.is_empty() || changes.endpoints.iter().any(has_epps);
         if is_moved || changes.observed {
             changes.selection |= self.observe();
         }
         let mut reads = std::mem::take(&mut changes.endpoints);
-        if changes.selection || !status.imports.is_empty() || changes.world.all {
+        if changes.selection || status.has_imports() || changes.world.all {
             for import in self.select() {
-                status.imports.insert(import.clone());
+                status.targets.insert(Target::Import(import.clone()));
                 reads.insert(Reads::Import(import));
             }
         }
@@ -191,9 +190,15 @@ impl Control {
         } = &mut self.decided;
         served.assign(&reads, &self.index.endpoints, selection);
         let published = self.publish();
-        if published || changes.feedback {
-            status.add(self.report_refusals());
+        if published || changes.feedback || changes.world.all {
+            unreported.feedback.extend(self.take_feedback());
         }
+        status.add(self.decided.built.report(
+            &self.index.world,
+            &self.index.feedback,
+            &self.settings,
+            unreported,
+        ));
         if !opened {
             info!(
                 gateways = self.decided.built.models.len(),
@@ -222,20 +227,10 @@ impl Control {
         sources.into_keys().collect()
     }
 
-    /// The Gateways of which a writer says something else than before.
-    fn take_problems(&mut self) -> BTreeSet<Key> {
-        let Reports { taken, refused } = self.problems.reports();
-        let world = &mut self.index.world;
-        let mut differing = differing(&world.taken, &taken);
-        differing.extend(self::differing(&world.refused, &refused));
-        (world.taken, world.refused) = (taken, refused);
-        differing
-    }
-
-    /// Follows what was touched in the world.
-    fn decide(&mut self, touched: &Touched) -> StatusDelta {
+    /// Follows what was touched in the world. What depends on feedback is left to be reported.
+    fn decide(&mut self, touched: &Touched) -> (StatusDelta, Unreported) {
         if touched.is_empty() {
-            return StatusDelta::default();
+            return (StatusDelta::default(), Unreported::default());
         }
         let started = Instant::now();
         let Decided {
@@ -244,7 +239,11 @@ impl Control {
             selection,
             ..
         } = &mut self.decided;
-        let Delta { models, status } = built.update(&self.index.world, &self.settings, touched);
+        let Delta {
+            models,
+            status,
+            unreported,
+        } = built.update(&self.index.world, &self.settings, touched);
         for gateway in &models {
             let model = built.models.get(gateway);
             let endpoints = &self.index.endpoints;
@@ -260,7 +259,7 @@ impl Control {
         if !models.is_empty() {
             self.debug.set_models(built.models.clone());
         }
-        status
+        (status, unreported)
     }
 
     /// Observes the clusters of the imports in use. Returns whether requests are to be shared in another way, or
@@ -305,17 +304,18 @@ impl Control {
         true
     }
 
-    /// Only status says what was refused: the snapshots stay as they are.
-    fn report_refusals(&mut self) -> StatusDelta {
+    /// The Gateways of which Envoys or a writer say something else than before. Only status follows from it: the snapshots
+    /// stay as they are.
+    fn take_feedback(&mut self) -> BTreeSet<Key> {
         self.metrics.connected(&self.proxies.connected());
-        let refused = self.proxies.refused(&self.decided.served.snapshots);
-        let rejections: BTreeMap<Key, Vec<Rejection>> = refused
+        let all = self.proxies.refused(&self.decided.served.snapshots);
+        let rejections: BTreeMap<Key, Vec<Rejection>> = all
             .into_iter()
             .map(|(gateway, refused)| {
                 let refused = refused
                     .into_iter()
                     .map(|((kind, name, _), verdict)| Rejection {
-                        kind,
+                        of: names::refused(kind, &name),
                         message: verdict.to_string(),
                         others_serve: verdict.others_serve,
                         name,
@@ -323,12 +323,13 @@ impl Control {
                 (gateway, refused.collect())
             })
             .collect();
-        let reports = differing(&self.index.world.rejections, &rejections);
-        self.index.world.rejections = rejections;
-        self.decide(&Touched {
-            reports,
-            ..Touched::default()
-        })
+        let Reports { taken, refused } = self.problems.reports();
+        let known = &mut self.index.feedback;
+        let mut differing = differing(&known.taken, &taken);
+        differing.extend(self::differing(&known.refused, &refused));
+        differing.extend(self::differing(&known.rejections, &rejections));
+        (known.taken, known.refused, known.rejections) = (taken, refused, rejections);
+        differing
     }
 
     /// Queues what of these statuses differs from what there is.
@@ -369,11 +370,9 @@ impl Control {
             // objects that are gone, or none of ours any more
             differing.retain(|target, _| status::is_wanted(target, &built.wanted));
         } else {
-            let targets = status::targets(status).chain(live.targets.iter().cloned());
-            let targets: BTreeSet<Target> = targets.collect();
-            for target in targets {
-                let wanted = status::wanted_of(&target, &built.wanted, selection);
-                compare(target, wanted);
+            for target in status.targets.union(&live.targets) {
+                let wanted = status::wanted_of(target, &built.wanted, selection);
+                compare(target.clone(), wanted);
             }
         }
         self.status.replace(differing.clone());
@@ -428,6 +427,7 @@ impl Control {
             .map(|(id, wanted)| (id, Change::Apply(wanted)));
         let gone = unwanted(
             &self.index.world,
+            &self.index.feedback,
             &self.settings.controller,
             self.index.parts.iter(),
         );

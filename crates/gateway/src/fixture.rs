@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use crate::feedback::{Feedback, Infra};
 use crate::model::{EppTls, Settings, WantedStatus};
 use crate::select::{Policy, Selection, denied};
 use crate::world::{
     BackendRef, CertificateRef, Endpoints, Gateway, GatewayClass, HttpRoute, ImportedCluster,
-    InferencePool, InferencePoolImport, Infra, Key, Listener, ListenerTls, ParametersRef,
-    ParentRef, PathMatch, PickerRef, RemoteListener, RemoteParent, RemotePicker, RouteMatch,
-    RouteRule, RoutesFrom, SelectionPolicy, Service, ServicePort, Slice, World,
+    InferencePool, InferencePoolImport, Key, Listener, ListenerTls, ParametersRef, ParentRef,
+    PathMatch, PickerRef, RemoteListener, RemoteParent, RemotePicker, RouteMatch, RouteRule,
+    RoutesFrom, SelectionPolicy, Service, ServicePort, Slice, World,
 };
 use crate::xds::Options;
 
@@ -57,15 +58,6 @@ pub(crate) fn mk_world() -> World {
         key("gw"),
         mk_gateway("gw", vec![mk_listener("http", 80, None)]),
     );
-    world.infra.insert(
-        key("gw-isthmus"),
-        Infra {
-            addresses: vec!["10.1.200.1".into()],
-            ports: [80].into(),
-            available: 1,
-            failure: None,
-        },
-    );
     world
         .services
         .insert(key("web"), mk_service(&[("http", 8080)]));
@@ -84,6 +76,20 @@ pub(crate) fn mk_world() -> World {
     let web = mk_rule("/", vec![mk_ref("service", "web", 1)]);
     add_route(&mut world, mk_route("web", vec![web]));
     world
+}
+
+/// An Envoy runs for the Gateway.
+pub(crate) fn mk_feedback() -> Feedback {
+    let infra = Infra {
+        addresses: vec!["10.1.200.1".into()],
+        ports: [80].into(),
+        available: 1,
+        failure: None,
+    };
+    Feedback {
+        infra: [(key("gw-isthmus"), infra)].into(),
+        ..Feedback::default()
+    }
 }
 
 pub(crate) fn add_route(world: &mut World, route: HttpRoute) {

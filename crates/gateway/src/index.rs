@@ -16,15 +16,17 @@ use serde_json::Value;
 use tracing::warn;
 use watch::{OddObject, Update};
 
-use crate::infra::{Part, parameters};
+use crate::feedback::Feedback;
+use crate::infra::Part;
+use crate::parameters;
 use crate::status::Target;
 use crate::world::{
     BadBundle, Bundle, Endpoints, Key, ListedCredential, ListedSecret, RawTlsPolicy, Touched,
     World, backend_tls_policy, project, selection_policy,
 };
-use crate::xds::Reads;
 
 mod changes;
+mod endpoints;
 mod evidence;
 mod keep;
 mod parts;
@@ -37,7 +39,7 @@ mod tests;
 pub(crate) use changes::{Changes, Live};
 pub(crate) use vanished::CRDS;
 
-use keep::{keep, keep_some};
+use keep::keep;
 use vanished::Vanished;
 
 /// One update of one watch.
@@ -85,6 +87,8 @@ pub(crate) enum Source {
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     pub(crate) world: World,
+    /// What the world says of what this gateway made; what Envoys and writers met is set by the control loop.
+    pub(crate) feedback: Feedback,
     pub(crate) endpoints: Endpoints,
     /// Live `status` of the objects we write to.
     pub(crate) live: BTreeMap<Target, Value>,
@@ -449,82 +453,6 @@ impl Index {
         let named = named.into_iter().map(|(key, labels)| (key.name, labels));
         self.world.namespaces = named.collect();
         Changes::world(!changed.is_empty())
-    }
-
-    fn slices(&mut self, update: Update<EndpointSlice>, odd: &BTreeSet<Key>) -> Changes {
-        let named: Vec<Key> = match &update {
-            Update::Reset(_) => self.endpoints.slices.keys().cloned().collect(),
-            Update::Apply(one) | Update::Delete(one) => vec![project::key(&one.metadata)],
-            Update::OddDelete(one) => vec![Key::new(&one.namespace, &one.name)],
-            Update::Odd(_) | Update::Failed(_) => Vec::new(),
-        };
-        let services = named.into_iter().filter_map(|name| {
-            let before = self.endpoints.slices.get(&name)?;
-            let service = before.service.clone();
-            Some((name, service))
-        });
-        let before: BTreeMap<Key, Key> = services.collect();
-        let changed = keep_some(
-            &mut self.endpoints.slices,
-            update,
-            odd,
-            |o| &o.metadata,
-            project::slice,
-        );
-        let mut services = BTreeSet::new();
-        for name in changed {
-            if let Some(service) = before.get(&name) {
-                self.endpoints.unlink(&name, service);
-                services.insert(service.clone());
-            }
-            services.extend(self.endpoints.link(&name));
-        }
-        let api_server = Key::new("default", "kubernetes");
-        let mut changes = Changes::default();
-        if services.contains(&api_server) {
-            let addresses = self.endpoints.addresses_of(&api_server);
-            let moved = self.api_servers != addresses;
-            self.api_servers = addresses;
-            changes = self.own_networks(moved);
-        }
-        changes.endpoints = services.into_iter().map(Reads::Service).collect();
-        changes
-    }
-
-    /// A pool whose selector is refused has no pods, whatever it had before.
-    fn pods(&mut self, pool: &Key, update: Update<Pod>, odd: &BTreeSet<Key>) -> Changes {
-        let mut changes = Changes::default();
-        let update = match update {
-            Update::Failed(failure) if failure.is_bad_request() => {
-                let message = Some(failure.message.clone());
-                let before = self
-                    .world
-                    .bad_selectors
-                    .insert(pool.clone(), failure.message);
-                if before != message {
-                    changes.world.pools.insert(pool.clone());
-                }
-                Update::Reset(Vec::new())
-            }
-            Update::Reset(list) => {
-                if self.world.bad_selectors.remove(pool).is_some() {
-                    changes.world.pools.insert(pool.clone());
-                }
-                Update::Reset(list)
-            }
-            update => update,
-        };
-        let pods = self.endpoints.pods.entry(pool.clone()).or_default();
-        let mut named: BTreeMap<Key, _> = std::mem::take(pods)
-            .into_iter()
-            .map(|(name, ip)| (Key::new(&pool.namespace, name), ip))
-            .collect();
-        let changed = keep_some(&mut named, update, odd, |o| &o.metadata, project::ready_pod);
-        *pods = named.into_iter().map(|(key, ip)| (key.name, ip)).collect();
-        if !changed.is_empty() {
-            changes.endpoints.insert(Reads::Pool(pool.clone()));
-        }
-        changes
     }
 
     fn config_map(&mut self, key: &Key, update: Update<ConfigMap>, odd: &BTreeSet<Key>) -> Changes {

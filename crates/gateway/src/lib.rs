@@ -4,26 +4,32 @@
 //! It must not know what an EPP decides, nor speak to other clusters' API servers.
 //!
 //! ```text
-//!  API server ─ watch ─► index ─► World ─► model::build ─┬─► xds::translate ─► Snapshot ─► ADS ─► Envoys
-//!       ▲                   └────► Endpoints ────────────┼──────────▲                       │ NACK
-//!       │                                                ├─► infra::plan ─► writer          │
-//!       └── status writer ◄── status::diff ◄─────────────┴─► WantedStatus ◄─────────────────┘
+//!  API server ─ watch ─► index ─► World ─► Built::update ─┬─► xds::translate ─► Snapshot ─► ADS ─► Envoys
+//!       ▲                  │ └────► Endpoints ────────────┼──────────▲                       │ NACK
+//!       │                  │                              └─► infra::make_parts ─► writer    │
+//!       │                  └─────► Feedback ◄────────────────────────────────────────┴───────┘
+//!       └── status writer ◄── status::diff ◄── WantedStatus ◄── Built::report ◄── Feedback
 //! ```
 //!
-//! Everything between `World` and what is written or sent is pure.
+//! Everything between `World` and what is written or sent is pure. What Envoys are served never follows from `Feedback`.
 
 mod args;
 mod control;
 mod debug;
+mod feedback;
 #[cfg(test)]
 mod fixture;
 mod index;
 mod infra;
+#[cfg(test)]
+mod layers;
 mod metrics;
 mod model;
 mod observe;
+mod parameters;
 mod pki;
 mod queue;
+mod resource;
 mod run;
 mod select;
 mod status;

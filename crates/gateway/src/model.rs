@@ -3,6 +3,7 @@
 //! ```text
 //! World ── listeners ── attach ── refs ── rules ── vhosts ──► GatewayModel   (what Envoy does)
 //!              └───────────┴────────┴────────────────────────► WantedStatus  (what users read)
+//! Feedback ───────────────────────────────────────────────────────▲
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,15 +38,15 @@ pub(crate) use backend_tls::{
     NotSecured, Policed, Security, TlsPolicies, Trusted, Verification, security,
 };
 pub(crate) use backends::is_h2c;
+pub(crate) use built::{Built, Delta, StatusDelta, Unreported};
 #[cfg(test)]
-pub(crate) use built::build;
-pub(crate) use built::{Built, Delta, StatusDelta};
+pub(crate) use built::{build, build_with};
 pub(crate) use crd::Hostname;
 pub(crate) use order::{literal_start, prefix_of};
 pub(crate) use refs::picker;
 pub(crate) use rules::parse_duration;
 pub(crate) use status::{
-    ClassStatus, Cond, GatewayStatus, ImportStatus, ListenerStatus, ParentStatus, Truth,
+    ClassStatus, Cond, GatewayStatus, ImportStatus, ListenerStatus, ParentStatus, Target, Truth,
     WantedStatus,
 };
 

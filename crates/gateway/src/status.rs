@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{ClassStatus, GatewayStatus, ParentStatus, StatusDelta, WantedStatus};
+use crate::model::{ClassStatus, GatewayStatus, ParentStatus, WantedStatus};
 use crate::select::Selection;
 use crate::world::Key;
 
@@ -13,18 +13,7 @@ pub(crate) mod writer;
 #[cfg(test)]
 mod tests;
 
-/// An object whose status we write.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Target {
-    /// Without a namespace.
-    Class(Key),
-    Gateway(Key),
-    Route(Key),
-    Pool(Key),
-    Import(Key),
-    Policy(Key),
-    TlsPolicy(Key),
-}
+pub(crate) use crate::model::Target;
 
 /// What the status of one object shall say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,65 +99,5 @@ pub(crate) fn is_wanted(target: &Target, status: &WantedStatus) -> bool {
         Target::Policy(key) => status.policies.contains_key(key),
         Target::TlsPolicy(key) => status.tls_policies.contains_key(key),
         Target::Import(key) => status.imports.contains_key(key),
-    }
-}
-
-/// The objects whose status shall say something else than before, where not all are.
-pub(crate) fn targets(delta: &StatusDelta) -> impl Iterator<Item = Target> {
-    let StatusDelta {
-        all: _,
-        gateways,
-        routes,
-        pools,
-        imports,
-        policies,
-        tls_policies,
-    } = delta;
-    let gateways = gateways.iter().cloned().map(Target::Gateway);
-    let routes = routes.iter().cloned().map(Target::Route);
-    let pools = pools.iter().cloned().map(Target::Pool);
-    let imports = imports.iter().cloned().map(Target::Import);
-    let policies = policies.iter().cloned().map(Target::Policy);
-    let tls_policies = tls_policies.iter().cloned().map(Target::TlsPolicy);
-    gateways
-        .chain(routes)
-        .chain(pools)
-        .chain(imports)
-        .chain(policies)
-        .chain(tls_policies)
-}
-
-// === impl Target ===
-
-impl Target {
-    pub(crate) fn key(&self) -> &Key {
-        match self {
-            Self::Class(key)
-            | Self::Gateway(key)
-            | Self::Route(key)
-            | Self::Pool(key)
-            | Self::Import(key)
-            | Self::Policy(key)
-            | Self::TlsPolicy(key) => key,
-        }
-    }
-
-    /// Group, version, kind.
-    pub(crate) fn api(&self) -> (&'static str, &'static str, &'static str) {
-        use crd::annotations::{GATEWAY_GROUP, IMPORT_GROUP, IMPORT_KIND, POOL_GROUP, POOL_KIND};
-        use crd::selection_policy;
-        match self {
-            Self::Class(_) => (GATEWAY_GROUP, "v1", "GatewayClass"),
-            Self::Gateway(_) => (GATEWAY_GROUP, "v1", "Gateway"),
-            Self::Route(_) => (GATEWAY_GROUP, "v1", "HTTPRoute"),
-            Self::Pool(_) => (POOL_GROUP, "v1", POOL_KIND),
-            Self::Import(_) => (IMPORT_GROUP, crd::import::VERSION, IMPORT_KIND),
-            Self::Policy(_) => (
-                selection_policy::GROUP,
-                selection_policy::VERSION,
-                selection_policy::KIND,
-            ),
-            Self::TlsPolicy(_) => (GATEWAY_GROUP, "v1", "BackendTLSPolicy"),
-        }
     }
 }

@@ -7,11 +7,12 @@ use std::fmt;
 
 use crd::networks::Cidr;
 
-use crate::infra::parameters;
+use crate::parameters;
 
 mod backend_tls;
 mod endpoints;
 mod headers;
+mod names;
 mod policy;
 pub(crate) mod project;
 mod secret;
@@ -26,6 +27,7 @@ pub(crate) use backend_tls::{
     SubjectName, TlsValidation, backend_tls_policy,
 };
 pub(crate) use endpoints::{Endpoints, Slice};
+pub(crate) use names::{fit, part_key};
 pub(crate) use policy::{SelectionPolicy, selection_policy};
 #[cfg(test)]
 pub(crate) use secret::credentials;
@@ -70,18 +72,10 @@ pub(crate) struct World {
     pub(crate) certificates: BTreeMap<Key, Result<Certificate, BadSecret>>,
     /// The Secrets that imports name for metrics; absent: not listed yet.
     pub(crate) credentials: BTreeMap<Key, Listed>,
-    /// Objects of others that stand where a Gateway's should be, for people; by Gateway.
-    pub(crate) taken: BTreeMap<Key, String>,
-    /// Objects of a Gateway that the API server does not take as they are wanted, for people; by Gateway.
-    pub(crate) refused: BTreeMap<Key, String>,
-    /// What runs for Gateways, by the name of its objects: one whose class changed has two for a while.
-    pub(crate) infra: BTreeMap<Key, Infra>,
     /// Objects that went with their CRD and stay in use for now, by kind.
     pub(crate) kept: BTreeSet<(&'static str, Key)>,
     /// Pools whose selector the API server refuses, and what it says.
     pub(crate) bad_selectors: BTreeMap<Key, String>,
-    /// What Envoys refused, by Gateway.
-    pub(crate) rejections: BTreeMap<Key, Vec<Rejection>>,
     /// Networks of this cluster's Services, their load balancers, nodes and their pods, and API servers, merged. No endpoint of another cluster is in them.
     pub(crate) own_networks: Vec<Cidr>,
     /// The same without pods, and pods alone.
@@ -406,30 +400,6 @@ pub(crate) struct ReferenceGrant {
     pub(crate) from: Vec<(String, String, String)>,
     /// (group, kind, name)
     pub(crate) to: Vec<(String, String, Option<String>)>,
-}
-
-/// What runs for one Gateway, as seen in the cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Infra {
-    /// IPs and hostnames of the LoadBalancer Service (its clusterIP where its type is ClusterIP).
-    pub(crate) addresses: Vec<String>,
-    /// Ports of that Service.
-    pub(crate) ports: BTreeSet<u16>,
-    /// Available replicas of the Deployment.
-    pub(crate) available: i32,
-    /// Why more of them cannot be made.
-    pub(crate) failure: Option<String>,
-}
-
-/// A resource that an Envoy of the Gateway refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rejection {
-    pub(crate) kind: crate::xds::Kind,
-    pub(crate) name: String,
-    /// Who refuses it, and why.
-    pub(crate) message: String,
-    /// Envoys that are ready do not refuse it.
-    pub(crate) others_serve: bool,
 }
 
 // === impl Key ===

@@ -5,12 +5,11 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use crate::resource::is_authorities;
 
 pub(crate) mod ads;
 mod cluster;
@@ -24,7 +23,6 @@ pub(crate) mod names;
 pub(crate) mod proto;
 mod redirect;
 mod route;
-mod secret;
 mod served;
 mod translate;
 mod upstream_tls;
@@ -34,10 +32,10 @@ mod real;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use crate::resource::Resource;
 pub(crate) use endpoints::Assignment;
 #[cfg(test)]
 pub(crate) use endpoints::assign;
-pub(crate) use secret::{authorities, secret};
 pub(crate) use served::{Reads, Served};
 pub(crate) use translate::{Plan, translate};
 
@@ -67,16 +65,6 @@ pub(crate) enum Kind {
     Secret,
     Listener,
     Routes,
-}
-
-/// One encoded resource. Its debug text has no bytes: they may be a private key.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Resource {
-    /// xxh3 of the bytes: equal content has equal version, also after a restart.
-    pub(crate) version: u64,
-    pub(crate) bytes: Bytes,
-    /// A cluster that waits for its assignment by EDS.
-    pub(crate) needs_endpoints: bool,
 }
 
 /// All resources of one Gateway, by type and name.
@@ -128,34 +116,6 @@ impl Kind {
     }
 }
 
-// === impl Resource ===
-
-impl Resource {
-    pub(crate) fn new(message: &impl prost::Message, needs_endpoints: bool) -> Arc<Self> {
-        let bytes = Bytes::from(message.encode_to_vec());
-        Arc::new(Self {
-            version: xxhash_rust::xxh3::xxh3_64(&bytes),
-            bytes,
-            needs_endpoints,
-        })
-    }
-}
-
-impl fmt::Debug for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            version,
-            bytes,
-            needs_endpoints,
-        } = self;
-        f.debug_struct("Resource")
-            .field("version", version)
-            .field("length", &bytes.len())
-            .field("needs_endpoints", needs_endpoints)
-            .finish_non_exhaustive()
-    }
-}
-
 // === impl Snapshot ===
 
 impl Snapshot {
@@ -172,7 +132,7 @@ impl Snapshot {
     /// The same for an Envoy that may not have private keys.
     pub(crate) fn without_secrets(&self) -> Self {
         let public = self.secrets.iter();
-        let public = public.filter(|(name, _)| names::is_authorities(name));
+        let public = public.filter(|(name, _)| is_authorities(name));
         Self {
             secrets: public
                 .map(|(name, resource)| (name.clone(), Arc::clone(resource)))

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::feedback::Feedback;
 use crate::fixture::{key, mk_https_listener, mk_options, mk_settings, mk_world};
 use crate::infra::MANAGED_BY;
 use crate::model::WantedStatus;
@@ -33,12 +34,12 @@ impl Bed {
     /// What follows from the changes; everything that is other than before must be named as such.
     fn follow(&mut self, changes: Changes) -> Result<(), TestCaseError> {
         let before = self.decided.built.wanted.clone();
-        let mut status = self.decide(&changes.world);
+        let (mut status, unreported) = self.decide(&changes.world);
         let mut reads = changes.endpoints;
         let imports = self.decided.built.wanted.imports.values();
         let selection = Selection::equal(imports.filter_map(|one| one.import.as_deref()));
         for import in selection.differing(&self.decided.selection) {
-            status.imports.insert(import.clone());
+            status.targets.insert(Target::Import(import.clone()));
             reads.insert(Reads::Import(import));
         }
         self.decided.selection = selection;
@@ -46,14 +47,18 @@ impl Bed {
             served, selection, ..
         } = &mut self.decided;
         served.assign(&reads, &self.index.endpoints, selection);
+        let Index {
+            world, feedback, ..
+        } = &self.index;
+        let built = &mut self.decided.built;
+        status.add(built.report(world, feedback, &mk_settings(), unreported));
         let (selection, now) = (&self.decided.selection, &self.decided.built.wanted);
         let said = |wanted: &WantedStatus| -> BTreeMap<Target, Wanted> {
             crate::status::wanted(wanted, selection).collect()
         };
         let (before, now) = (said(&before), said(now));
-        let targets: BTreeSet<Target> = crate::status::targets(&status).collect();
         for (target, wanted) in &now {
-            let is_named = status.all || targets.contains(target);
+            let is_named = status.all || status.targets.contains(target);
             prop_assert!(
                 is_named || before.get(target) == Some(wanted),
                 "{target:?} is not named"
@@ -64,20 +69,24 @@ impl Bed {
         Ok(())
     }
 
-    fn decide(&mut self, touched: &Touched) -> StatusDelta {
+    fn decide(&mut self, touched: &Touched) -> (StatusDelta, Unreported) {
         let Decided {
             built,
             served,
             selection,
             ..
         } = &mut self.decided;
-        let Delta { models, status } = built.update(&self.index.world, &mk_settings(), touched);
+        let Delta {
+            models,
+            status,
+            unreported,
+        } = built.update(&self.index.world, &mk_settings(), touched);
         for gateway in &models {
             let model = built.models.get(gateway).map(|model| &**model);
             let (options, endpoints) = (mk_options(), &self.index.endpoints);
             served.plan(gateway, model, &options, endpoints, selection);
         }
-        status
+        (status, unreported)
     }
 }
 
@@ -413,7 +422,7 @@ fn beginning() -> Vec<Event> {
 }
 
 /// What Envoys of a Gateway refuse, or refuse no more.
-fn refuse(world: &mut World, mut number: usize) -> Changes {
+fn refuse(feedback: &mut Feedback, mut number: usize) -> Changes {
     let number = &mut number;
     let gateway = key(pick(&["gw", "second"], number));
     let (kind, name) = pick(
@@ -425,13 +434,13 @@ fn refuse(world: &mut World, mut number: usize) -> Changes {
         number,
     );
     let refused = Rejection {
-        kind,
+        of: names::refused(kind, name),
         name: name.to_owned(),
         message: "no".to_owned(),
         others_serve: pick(&[false, true], number),
     };
     let refused = pick(&[vec![refused], Vec::new()], number);
-    let before = world.rejections.insert(gateway.clone(), refused.clone());
+    let before = feedback.rejections.insert(gateway.clone(), refused.clone());
     let reports = Some(gateway).filter(|_| before != Some(refused));
     Changes {
         world: Touched {
@@ -459,16 +468,17 @@ proptest! {
             let mut changes = Changes::default();
             for (kind, number) in burst {
                 if kind == 23 {
-                    changes.add(refuse(&mut bed.index.world, number));
+                    changes.add(refuse(&mut bed.index.feedback, number));
                 } else {
                     changes.add(bed.index.on(event(kind, number), moment::Moment::START));
                 }
             }
             bed.follow(changes)?;
             let Bed { index, decided } = &bed;
-            let Index { world, endpoints, .. } = index;
+            let Index { world, feedback, endpoints, .. } = index;
             let mut built = Built::default();
-            built.update(world, &mk_settings(), &Touched::all());
+            let Delta { unreported, .. } = built.update(world, &mk_settings(), &Touched::all());
+            built.report(world, feedback, &mk_settings(), unreported);
             prop_assert_eq!(&decided.built.models, &built.models);
             prop_assert_eq!(&decided.built.wanted, &built.wanted);
             let mut served = Served::default();

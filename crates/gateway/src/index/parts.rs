@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 use watch::Update;
 
+use crate::feedback::Infra;
 use crate::infra::{Part, controlling_gateway};
-use crate::world::{Infra, Key, project};
+use crate::world::{Key, project};
 
 use super::keep::keep;
 use super::{Changes, Index};
@@ -20,7 +21,7 @@ impl Index {
         match &update {
             Update::Reset(list) => {
                 // Whose the odd ones are is not known: then nothing is taken for lost.
-                for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
+                for infra in self.feedback.infra.values_mut().filter(|_| odd.is_empty()) {
                     infra.addresses.clear();
                     infra.ports.clear();
                 }
@@ -36,7 +37,7 @@ impl Index {
             Update::Delete(service) => changes.world.reports.extend(self.reached_by(service, true)),
             Update::Odd(_) | Update::OddDelete(_) | Update::Failed(_) => {}
         }
-        self.world
+        self.feedback
             .infra
             .retain(|_, infra| *infra != Infra::default());
         let services = keep(
@@ -56,7 +57,7 @@ impl Index {
         let gateway = gateway_of(&service.metadata);
         if gateway.is_some() {
             let key = project::key(&service.metadata);
-            let infra = self.world.infra.entry(key).or_default();
+            let infra = self.feedback.infra.entry(key).or_default();
             (infra.addresses, infra.ports) = if gone {
                 (Vec::new(), BTreeSet::new())
             } else {
@@ -79,7 +80,7 @@ impl Index {
             Update::Reset(list) => {
                 changes.world.all = true;
                 // Whose the odd ones are is not known: then nothing is taken for lost.
-                for infra in self.world.infra.values_mut().filter(|_| odd.is_empty()) {
+                for infra in self.feedback.infra.values_mut().filter(|_| odd.is_empty()) {
                     infra.available = 0;
                     infra.failure = None;
                 }
@@ -92,7 +93,7 @@ impl Index {
         for one in list {
             if let Some(gateway) = gateway_of(&one.metadata) {
                 let key = project::key(&one.metadata);
-                let infra = self.world.infra.entry(key).or_default();
+                let infra = self.feedback.infra.entry(key).or_default();
                 (infra.available, infra.failure) = if gone {
                     (0, None)
                 } else {
@@ -101,7 +102,7 @@ impl Index {
                 changes.world.reports.insert(gateway);
             }
         }
-        self.world
+        self.feedback
             .infra
             .retain(|_, infra| *infra != Infra::default());
         changes

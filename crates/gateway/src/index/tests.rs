@@ -140,7 +140,7 @@ fn infrastructure_belongs_to_the_gateway_that_controls_it() {
         &mut index,
         Event::Services(Update::Apply(service(owner("Gateway")))),
     );
-    let infra = &index.world.infra[&Key::new("ns", "any")];
+    let infra = &index.feedback.infra[&Key::new("ns", "any")];
     assert_eq!(infra.addresses, ["10.9.0.1"]);
     assert_eq!(infra.ports, [80].into());
     // that of another class, which the Gateway had before, goes
@@ -148,7 +148,7 @@ fn infrastructure_belongs_to_the_gateway_that_controls_it() {
     former.metadata.name = Some("former".to_owned());
     on(&mut index, Event::Services(Update::Apply(former.clone())));
     on(&mut index, Event::Services(Update::Delete(former)));
-    let left: Vec<_> = index.world.infra.keys().collect();
+    let left: Vec<_> = index.feedback.infra.keys().collect();
     assert_eq!(left, [&Key::new("ns", "any")]);
     let mut index = Index::default();
     on(
@@ -159,7 +159,7 @@ fn infrastructure_belongs_to_the_gateway_that_controls_it() {
         &mut index,
         Event::Services(Update::Apply(service(json!([])))),
     );
-    assert!(index.world.infra.is_empty() && index.parts.is_empty());
+    assert!(index.feedback.infra.is_empty() && index.parts.is_empty());
 }
 
 #[test]

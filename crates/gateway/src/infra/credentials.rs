@@ -122,7 +122,8 @@ fn documents() -> BTreeMap<String, ByteString> {
 mod tests {
     use super::*;
     use crate::fixture::mk_gateway;
-    use crate::infra::{Part, part_key, with_metadata};
+    use crate::infra::{Part, with_metadata};
+    use crate::world::part_key;
 
     const NOW: u64 = 1_800_000_000;
     const DAY: u64 = 24 * 60 * 60;

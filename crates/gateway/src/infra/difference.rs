@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::resources;
+use crate::parameters::resources::is_same_amount;
 
 /// A hash of the whole object that was asked for. A comparison of fields finds what is missing or another; what was asked for
 /// once and is no more, this one. Applied again, the API server takes away the fields that were ours alone.
@@ -48,7 +48,7 @@ fn are_same_amounts(wanted: &Value, live: &Value) -> bool {
     wanted.all(|(resource, wanted)| {
         let live = live.get(resource).and_then(Value::as_str);
         let wanted = wanted.as_str().zip(live);
-        wanted.is_some_and(|(wanted, live)| resources::is_same_amount(wanted, live))
+        wanted.is_some_and(|(wanted, live)| is_same_amount(wanted, live))
     })
 }
 

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use crate::world::{Gateway, Infra, Key, World};
+use crate::feedback::{Feedback, Infra};
+use crate::parameters;
+use crate::world::{Gateway, Key, World, part_key};
 
-use super::{Owner, Part, controlling_gateway, is_made_by, parameters, part_key};
+use super::{Owner, Part, controlling_gateway, is_made_by};
 
 /// Objects that this controller made for a Gateway and that no one wants, each with its Gateway. What is on its way out is left
 /// to the garbage collector, and so is what belongs to a Gateway of which not all is known.
@@ -19,6 +21,7 @@ use super::{Owner, Part, controlling_gateway, is_made_by, parameters, part_key};
 /// What a Gateway of another controller's class left here stays: whether that controller serves it is not known.
 pub(crate) fn unwanted<'a>(
     world: &World,
+    feedback: &Feedback,
     controller: &str,
     live: impl Iterator<Item = (&'a (Part, Key), &'a Value)>,
 ) -> BTreeMap<(Part, Key), Owner> {
@@ -32,7 +35,7 @@ pub(crate) fn unwanted<'a>(
         let Some(gateway) = gateway_of(world, controller, key, object) else {
             continue;
         };
-        if is_wanted(world, controller, gateway, *part, key) {
+        if is_wanted(world, feedback, controller, gateway, *part, key) {
             continue;
         }
         let is_former = *key != part_key(gateway);
@@ -80,7 +83,14 @@ fn gateway_of<'a>(
     is_here.then_some(gateway)
 }
 
-fn is_wanted(world: &World, controller: &str, gateway: &Gateway, part: Part, key: &Key) -> bool {
+fn is_wanted(
+    world: &World,
+    feedback: &Feedback,
+    controller: &str,
+    gateway: &Gateway,
+    part: Part,
+    key: &Key,
+) -> bool {
     // of a class that is not there nobody knows whose it is
     let class = world.classes.get(&gateway.class);
     if class.is_none_or(|class| class.controller != controller) {
@@ -89,7 +99,7 @@ fn is_wanted(world: &World, controller: &str, gateway: &Gateway, part: Part, key
     let now = part_key(gateway);
     if *key != now {
         let none = Infra::default();
-        let of = |key: &Key| world.infra.get(key).unwrap_or(&none);
+        let of = |key: &Key| feedback.infra.get(key).unwrap_or(&none);
         let (heirs, former) = (of(&now), of(key));
         let is_served = heirs.available >= former.available.max(1) && !heirs.addresses.is_empty();
         return !is_served;
@@ -104,33 +114,47 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::fixture::{CONTROLLER, key, mk_own_parameters, mk_world};
+    use crate::fixture::{CONTROLLER, key, mk_feedback, mk_own_parameters, mk_world};
     use crate::infra::{InfraSettings, make_parts};
     use crate::world::GatewayClass;
 
-    fn gateway(world: &mut World) -> &mut Gateway {
-        world.gateways.get_mut(&key("gw")).unwrap()
+    struct Bed {
+        world: World,
+        feedback: Feedback,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            Self {
+                world: mk_world(),
+                feedback: mk_feedback(),
+            }
+        }
+    }
+
+    fn gateway(bed: &mut Bed) -> &mut Gateway {
+        bed.world.gateways.get_mut(&key("gw")).unwrap()
     }
 
     /// A class of this controller that the Gateway is of from now on.
-    fn move_to(world: &mut World, class: &str, controller: &str) {
+    fn move_to(bed: &mut Bed, class: &str, controller: &str) {
         let controller = controller.to_owned();
         let made = GatewayClass {
             controller,
             ..GatewayClass::default()
         };
-        world.classes.insert(class.to_owned(), made);
-        class.clone_into(&mut gateway(world).class);
+        bed.world.classes.insert(class.to_owned(), made);
+        class.clone_into(&mut gateway(bed).class);
     }
 
     /// Envoys of the new class `other` that are available; the former ones are 3.
-    fn move_with(world: &mut World, available: i32) {
-        move_to(world, "other", CONTROLLER);
-        let former = world.infra.get_mut(&key("gw-isthmus")).unwrap();
+    fn move_with(bed: &mut Bed, available: i32) {
+        move_to(bed, "other", CONTROLLER);
+        let former = bed.feedback.infra.get_mut(&key("gw-isthmus")).unwrap();
         former.available = 3;
         let mut heirs = former.clone();
         heirs.available = available;
-        world.infra.insert(key("gw-other"), heirs);
+        bed.feedback.infra.insert(key("gw-other"), heirs);
     }
 
     fn mk_live(world: &World, controller: &str) -> BTreeMap<(Part, Key), Value> {
@@ -148,8 +172,8 @@ mod tests {
         live
     }
 
-    fn found(world: &World, live: &BTreeMap<(Part, Key), Value>) -> Vec<String> {
-        let found = unwanted(world, CONTROLLER, live.iter());
+    fn found(bed: &Bed, live: &BTreeMap<(Part, Key), Value>) -> Vec<String> {
+        let found = unwanted(&bed.world, &bed.feedback, CONTROLLER, live.iter());
         let names = found.iter().map(|((part, name), owner)| {
             assert_eq!((name, &owner.gateway), (&key("gw-isthmus"), &key("gw")));
             assert_eq!((&*owner.uid, &*owner.controller), ("uid-gw", CONTROLLER));
@@ -160,81 +184,81 @@ mod tests {
 
     /// What happened since the objects were made, and which of them go.
     #[rstest]
-    #[case::nothing(|_: &mut World| {}, &[])]
-    #[case::another_controller(|world: &mut World| move_to(world, "other", "example.com/other"), &[])]
-    #[case::another_class_before_its_envoys_are_there(|world: &mut World| move_to(world, "other", CONTROLLER), &[])]
-    #[case::another_class_with_fewer_envoys(|world: &mut World| move_with(world, 2), &[])]
-    #[case::another_class(|world: &mut World| move_with(world, 3), &["Deployment"])]
-    #[case::another_class_without_an_address(|world: &mut World| {
-        move_with(world, 3);
-        world.infra.get_mut(&key("gw-other")).unwrap().addresses.clear();
+    #[case::nothing(|_: &mut Bed| {}, &[])]
+    #[case::another_controller(|bed: &mut Bed| move_to(bed, "other", "example.com/other"), &[])]
+    #[case::another_class_before_its_envoys_are_there(|bed: &mut Bed| move_to(bed, "other", CONTROLLER), &[])]
+    #[case::another_class_with_fewer_envoys(|bed: &mut Bed| move_with(bed, 2), &[])]
+    #[case::another_class(|bed: &mut Bed| move_with(bed, 3), &["Deployment"])]
+    #[case::another_class_without_an_address(|bed: &mut Bed| {
+        move_with(bed, 3);
+        bed.feedback.infra.get_mut(&key("gw-other")).unwrap().addresses.clear();
     }, &[])]
-    #[case::its_class_is_gone(|world: &mut World| world.classes.clear(), &[])]
-    #[case::the_crd_of_classes_is_gone(|world: &mut World| {
-        move_with(world, 3);
-        world.kept.insert(("GatewayClass", Key::new("", "other")));
+    #[case::its_class_is_gone(|bed: &mut Bed| bed.world.classes.clear(), &[])]
+    #[case::the_crd_of_classes_is_gone(|bed: &mut Bed| {
+        move_with(bed, 3);
+        bed.world.kept.insert(("GatewayClass", Key::new("", "other")));
     }, &[])]
-    #[case::its_crd_is_gone(|world: &mut World| {
-        move_with(world, 3);
-        world.kept.insert(("Gateway", key("gw")));
+    #[case::its_crd_is_gone(|bed: &mut Bed| {
+        move_with(bed, 3);
+        bed.world.kept.insert(("Gateway", key("gw")));
     }, &[])]
-    #[case::it_is_being_deleted(|world: &mut World| {
-        move_with(world, 3);
-        gateway(world).deleting = true;
+    #[case::it_is_being_deleted(|bed: &mut Bed| {
+        move_with(bed, 3);
+        gateway(bed).deleting = true;
     }, &[])]
-    #[case::it_was_made_anew(|world: &mut World| {
-        move_with(world, 3);
-        gateway(world).uid = "another".to_owned();
+    #[case::it_was_made_anew(|bed: &mut Bed| {
+        move_with(bed, 3);
+        gateway(bed).uid = "another".to_owned();
     }, &[])]
-    #[case::it_is_gone(|world: &mut World| world.gateways.clear(), &[])]
-    #[case::no_listener(|world: &mut World| gateway(world).listeners.clear(), &[])]
-    #[case::no_budget_wanted(|world: &mut World| {
-        gateway(world).parameters = Some(mk_own_parameters());
+    #[case::it_is_gone(|bed: &mut Bed| bed.world.gateways.clear(), &[])]
+    #[case::no_listener(|bed: &mut Bed| gateway(bed).listeners.clear(), &[])]
+    #[case::no_budget_wanted(|bed: &mut Bed| {
+        gateway(bed).parameters = Some(mk_own_parameters());
         let own = parameters::parse("podDisruptionBudget: false");
-        world.parameters.insert(key("own"), Some(own));
+        bed.world.parameters.insert(key("own"), Some(own));
     }, &["DisruptionBudget"])]
-    #[case::parameters_that_cannot_be_read(|world: &mut World| {
-        gateway(world).parameters = Some(mk_own_parameters());
-        world.parameters.insert(key("own"), None);
+    #[case::parameters_that_cannot_be_read(|bed: &mut Bed| {
+        gateway(bed).parameters = Some(mk_own_parameters());
+        bed.world.parameters.insert(key("own"), None);
     }, &[])]
-    fn what_is_not_wanted_any_more_goes(#[case] change: fn(&mut World), #[case] expected: &[&str]) {
-        let mut world = mk_world();
-        let live = mk_live(&world, CONTROLLER);
-        change(&mut world);
-        assert_eq!(found(&world, &live), expected);
+    fn what_is_not_wanted_any_more_goes(#[case] change: fn(&mut Bed), #[case] expected: &[&str]) {
+        let mut bed = Bed::new();
+        let live = mk_live(&bed.world, CONTROLLER);
+        change(&mut bed);
+        assert_eq!(found(&bed, &live), expected);
     }
 
     /// The Service leads to pods that end, and the account is there until the Secret is gone.
     #[test]
     fn objects_of_a_former_class_go_in_order() {
-        let mut world = mk_world();
-        let mut live = mk_live(&world, CONTROLLER);
-        move_with(&mut world, 3);
+        let mut bed = Bed::new();
+        let mut live = mk_live(&bed.world, CONTROLLER);
+        move_with(&mut bed, 3);
         let deployment = (Part::Deployment, key("gw-isthmus"));
-        assert_eq!(found(&world, &live), ["Deployment"]);
+        assert_eq!(found(&bed, &live), ["Deployment"]);
         // it is there until its pods are gone
         let meta = &mut live.get_mut(&deployment).unwrap()["metadata"];
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        assert_eq!(found(&world, &live), Vec::<String>::new());
+        assert_eq!(found(&bed, &live), Vec::<String>::new());
         live.remove(&deployment);
-        assert_eq!(found(&world, &live), ["DisruptionBudget", "Service"]);
+        assert_eq!(found(&bed, &live), ["DisruptionBudget", "Service"]);
         live.remove(&(Part::Service, key("gw-isthmus")));
-        assert_eq!(found(&world, &live), ["DisruptionBudget"]);
+        assert_eq!(found(&bed, &live), ["DisruptionBudget"]);
         live.remove(&(Part::DisruptionBudget, key("gw-isthmus")));
-        assert_eq!(found(&world, &live), ["ServiceAccount"]);
+        assert_eq!(found(&bed, &live), ["ServiceAccount"]);
     }
 
     /// Also after a move from a class of that controller to one of ours.
     #[test]
     fn what_another_controller_made_stays() {
-        let mut world = mk_world();
-        let live = mk_live(&world, "example.com/other");
-        move_with(&mut world, 3);
-        assert_eq!(found(&world, &live), Vec::<String>::new());
+        let mut bed = Bed::new();
+        let live = mk_live(&bed.world, "example.com/other");
+        move_with(&mut bed, 3);
+        assert_eq!(found(&bed, &live), Vec::<String>::new());
         let mut live = mk_live(&mk_world(), CONTROLLER);
         for object in live.values_mut() {
             object["metadata"]["annotations"] = Value::Null; // as of an earlier version
         }
-        assert_eq!(found(&world, &live), Vec::<String>::new());
+        assert_eq!(found(&bed, &live), Vec::<String>::new());
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crd::conditions::{ACCEPTED, PARTIALLY_INVALID, PROGRAMMED, RESOLVED_REFS};
 
+use crate::feedback::{Feedback, Refused};
 use crate::select::Policy;
 use crate::world::{HttpRoute, InferencePool, Key, World};
-use crate::xds::{Kind, names};
 
 use super::attach::{Attachment, Host};
 use super::gateways::OurGateway;
@@ -107,6 +107,7 @@ pub(super) fn make_model(
 
 pub(super) fn parent_status(
     world: &World,
+    feedback: &Feedback,
     policies: &BTreeMap<Key, Policy>,
     route: &HttpRoute,
     rules: &Rules,
@@ -137,7 +138,7 @@ pub(super) fn parent_status(
         let invalid = Cond::new(PARTIALLY_INVALID, Truth::True, reason, message, generation);
         conditions.push(invalid);
     }
-    if let Some(message) = rejected(world, policies, rules, &one.gateway) {
+    if let Some(message) = rejected(feedback, policies, rules, &one.gateway) {
         conditions.push(Cond::no(PROGRAMMED, "ProxyRejected", message, generation));
     }
     ParentStatus {
@@ -162,22 +163,30 @@ fn without_crd(world: &World, rules: &Rules) -> Option<String> {
     ))
 }
 
-/// What Envoys of the Gateway say against a cluster that the route uses, where none does without saying it.
+/// What Envoys of the Gateway say against a backend that the route uses, where none does without saying it.
 fn rejected(
-    world: &World,
+    feedback: &Feedback,
     policies: &BTreeMap<Key, Policy>,
     rules: &Rules,
     gateway: &Key,
 ) -> Option<String> {
-    let rejections = world.rejections.get(gateway)?;
-    let of_clusters = rejections
-        .iter()
-        .filter(|one| matches!(one.kind, Kind::Cluster | Kind::Endpoints) && !one.others_serve);
-    let mut hits = of_clusters.filter(|one| {
-        used(rules, policies).any(|backend| names::is_of_backend(&one.name, &backend))
+    let rejections = feedback.rejections_of(gateway).iter();
+    let mut hits = rejections.filter(|one| {
+        !one.others_serve && used(rules, policies).any(|backend| is_of_backend(&one.of, &backend))
     });
     hits.next()
         .map(|one| format!("{}: {}", one.name, one.message))
+}
+
+fn is_of_backend(refused: &Refused, backend: &Backend) -> bool {
+    match (refused, backend) {
+        (Refused::Service(key, port), Backend::Service(used, used_port)) => {
+            (key, port) == (used, used_port)
+        }
+        (Refused::Pool(key), Backend::Pool(used))
+        | (Refused::Import(key), Backend::Import(used)) => key == used,
+        _ => false,
+    }
 }
 
 /// At each Gateway with routes to the pool: whether such a route is accepted.

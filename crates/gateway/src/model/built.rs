@@ -4,19 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::infra::parameters;
+use crate::feedback::Feedback;
+use crate::parameters;
 use crate::select::Policy;
 use crate::world::{HttpRoute, InferencePool, Key, Touched, World};
 
-use super::attach::{Attachment, attach, gateway_of};
+use super::attach::{Attachment, Host, attach, gateway_of};
 use super::backend_tls::{TlsTable, TlsUsers};
 use super::build::{Attached, make_model, note_rules, parent_status, pool_status, used};
 use super::gateways::{self, OurGateway, our};
 use super::refs::{IMPORT_GROUP, POOL_GROUP};
 use super::rules::{Rules, make_rules};
 use super::{
-    Backend, GatewayModel, Import, ImportStatus, ParentStatus, Settings, TlsPolicies, WantedStatus,
-    backends, certificates, policies, status,
+    Backend, GatewayModel, Import, ImportStatus, ParentStatus, Settings, Target, TlsPolicies,
+    WantedStatus, backends, certificates, policies, status,
 };
 
 #[cfg(test)]
@@ -37,12 +38,13 @@ pub(crate) struct Built {
     tls: Arc<TlsTable>,
 }
 
-/// What is made again where one of these changes.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// What an update of the world changed.
+#[derive(Debug, Default)]
 pub(crate) struct Delta {
     /// Gateways with another model than before, or with none any more.
     pub(crate) models: BTreeSet<Key>,
     pub(crate) status: StatusDelta,
+    pub(crate) unreported: Unreported,
 }
 
 /// Objects whose status shall say something else than before.
@@ -50,12 +52,16 @@ pub(crate) struct Delta {
 pub(crate) struct StatusDelta {
     /// Any object's.
     pub(crate) all: bool,
-    pub(crate) gateways: BTreeSet<Key>,
-    pub(crate) routes: BTreeSet<Key>,
-    pub(crate) pools: BTreeSet<Key>,
-    pub(crate) imports: BTreeSet<Key>,
-    pub(crate) policies: BTreeSet<Key>,
-    pub(crate) tls_policies: BTreeSet<Key>,
+    pub(crate) targets: BTreeSet<Target>,
+}
+
+/// What is to be reported again, by [`Built::report`].
+#[derive(Debug, Default)]
+pub(crate) struct Unreported {
+    routes: BTreeSet<Key>,
+    gateways: BTreeSet<Key>,
+    /// Gateways with other feedback than before: their routes may say something else as well.
+    pub(crate) feedback: BTreeSet<Key>,
 }
 
 #[derive(Debug)]
@@ -83,19 +89,39 @@ struct Dirty {
     imports: BTreeSet<Key>,
 }
 
-/// What every Gateway of ours serves, nothing where it is not accepted, and the status of all objects we report on.
+/// What every Gateway of ours serves, nothing where it is not accepted, and the status of all objects we report on. An Envoy
+/// runs for the Gateway of the fixture.
 #[cfg(test)]
 pub(crate) fn build(world: &World, settings: &Settings) -> (Vec<GatewayModel>, WantedStatus) {
+    build_with(world, &crate::fixture::mk_feedback(), settings)
+}
+
+#[cfg(test)]
+pub(crate) fn build_with(
+    world: &World,
+    feedback: &Feedback,
+    settings: &Settings,
+) -> (Vec<GatewayModel>, WantedStatus) {
     let mut built = Built::default();
-    built.renew(world, settings, &Touched::all(), false);
+    let Delta { unreported, .. } = built.renew(world, settings, &Touched::all(), false);
+    built.say(world, feedback, settings, unreported, false);
     let models = built.models.into_values();
     (models.map(Arc::unwrap_or_clone).collect(), built.wanted)
+}
+
+/// Whether a ConfigMap or Secret of the Gateway is not listed yet.
+fn is_unknown(world: &World, key: &Key) -> bool {
+    let gateway = world.gateways.get(key);
+    gateway.is_some_and(|gateway| {
+        parameters::is_unknown(world, gateway) || certificates::is_unknown(world, gateway)
+    })
 }
 
 // === impl Built ===
 
 impl Built {
-    /// Follows what has changed. What depends on a ConfigMap or Secret that is not listed yet stays as it was.
+    /// Follows what has changed. What depends on a ConfigMap or Secret that is not listed yet stays as it was. What Gateways and
+    /// routes say depends on feedback as well, and is left to [`Self::report`].
     pub(crate) fn update(
         &mut self,
         world: &World,
@@ -105,6 +131,17 @@ impl Built {
         self.renew(world, settings, touched, true)
     }
 
+    /// Makes what Gateways and routes say again.
+    pub(crate) fn report(
+        &mut self,
+        world: &World,
+        feedback: &Feedback,
+        settings: &Settings,
+        unreported: Unreported,
+    ) -> StatusDelta {
+        self.say(world, feedback, settings, unreported, true)
+    }
+
     fn renew(
         &mut self,
         world: &World,
@@ -112,12 +149,6 @@ impl Built {
         touched: &Touched,
         waits: bool,
     ) -> Delta {
-        let is_unknown = |key: &Key| {
-            let gateway = world.gateways.get(key).filter(|_| waits);
-            gateway.is_some_and(|gateway| {
-                parameters::is_unknown(world, gateway) || certificates::is_unknown(world, gateway)
-            })
-        };
         let mut delta = Delta::default();
         let mut dirty = if touched.all {
             delta.status.all = true;
@@ -134,36 +165,62 @@ impl Built {
             let before = std::mem::replace(&mut self.wanted.policies, now);
             let differing = self.wanted.policies.iter();
             let differing = differing.filter(|(key, now)| before.get(*key) != Some(*now));
-            delta.status.policies = differing.map(|(key, _)| key.clone()).collect();
+            let differing = differing.map(|(key, _)| Target::Policy(key.clone()));
+            delta.status.targets.extend(differing);
         }
         let mut ours = BTreeMap::new();
         for key in std::mem::take(&mut dirty.routes) {
             self.route(&tls, settings, &key, &mut ours, &mut dirty, &mut delta);
         }
-        self.report_routes(world, touched, &mut delta);
         self.make_imports(&tls, settings, &dirty.imports);
-        let reported = touched.reports.iter().cloned();
-        let reported: BTreeSet<Key> = reported.chain(dirty.gateways.iter().cloned()).collect();
-        for key in reported {
-            if is_unknown(&key) {
+        for key in &dirty.gateways {
+            if waits && is_unknown(world, key) {
                 continue;
             }
-            if !ours.contains_key(&key)
-                && let Some(gateway) = our(world, settings, &key)
+            if !ours.contains_key(key)
+                && let Some(gateway) = our(world, settings, key)
             {
                 ours.insert(key.clone(), gateway);
             }
-            let is_built = dirty.gateways.contains(&key);
-            let gateway = ours.get_mut(&key);
-            self.gateway(&tls, settings, &key, gateway, is_built, &mut delta);
+            self.gateway(&tls, settings, key, ours.get(key), &mut delta);
         }
-        self.report_pools(&tls, settings, &dirty.pools, &mut delta);
-        self.report_imports(world, &dirty.imports, &mut delta);
+        self.report_pools(&tls, settings, &dirty.pools, &mut delta.status);
+        self.report_imports(world, &dirty.imports, &mut delta.status);
         let is_moved = touched.all || !dirty.gateways.is_empty() || !touched.services.is_empty();
         if is_moved {
-            self.report_tls_policies(&tls, &mut delta);
+            self.report_tls_policies(&tls, &mut delta.status);
         }
         self.tls.forget_before();
+        delta.unreported.gateways = dirty.gateways;
+        delta.unreported.feedback = touched.reports.clone();
+        delta
+    }
+
+    fn say(
+        &mut self,
+        world: &World,
+        feedback: &Feedback,
+        settings: &Settings,
+        unreported: Unreported,
+        waits: bool,
+    ) -> StatusDelta {
+        let Unreported {
+            mut routes,
+            mut gateways,
+            feedback: differing,
+        } = unreported;
+        let named = differing.iter().cloned().map(Named::Gateway);
+        routes.extend(named.flat_map(|gateway| self.naming(&gateway)).cloned());
+        gateways.extend(differing);
+        let mut delta = StatusDelta::default();
+        for key in routes {
+            self.report_route(world, feedback, key, &mut delta);
+        }
+        for key in gateways {
+            if !waits || !is_unknown(world, &key) {
+                self.report_gateway(world, feedback, settings, key, &mut delta);
+            }
+        }
         delta
     }
 
@@ -261,7 +318,7 @@ impl Built {
         }
         let Some(route) = world.routes.get(key) else {
             if self.wanted.routes.remove(key).is_some() {
-                delta.status.routes.insert(key.clone());
+                delta.status.targets.insert(Target::Route(key.clone()));
             }
             return;
         };
@@ -292,8 +349,8 @@ impl Built {
             routes.insert(key.clone());
         }
         self.note_used(&now, dirty);
-        self.report_route(world, key, route, &now, delta);
         self.routes.insert(key.clone(), now);
+        delta.unreported.routes.insert(key.clone());
     }
 
     /// What serves the route, and what it uses.
@@ -315,33 +372,20 @@ impl Built {
     fn report_route(
         &mut self,
         world: &World,
-        key: &Key,
-        route: &HttpRoute,
-        built: &BuiltRoute,
-        delta: &mut Delta,
+        feedback: &Feedback,
+        key: Key,
+        delta: &mut StatusDelta,
     ) {
+        let (Some(route), Some(built)) = (world.routes.get(&key), self.routes.get(&key)) else {
+            return;
+        };
         let attachments = built.attachments.iter();
         let parents: Vec<ParentStatus> = attachments
-            .map(|one| parent_status(world, &self.policies, route, &built.rules, one))
+            .map(|one| parent_status(world, feedback, &self.policies, route, &built.rules, one))
             .collect();
-        if self.wanted.routes.get(key) != Some(&parents) {
-            self.wanted.routes.insert(key.clone(), parents);
-            delta.status.routes.insert(key.clone());
-        }
-    }
-
-    /// What routes say of Gateways of which something else is reported.
-    fn report_routes(&mut self, world: &World, touched: &Touched, delta: &mut Delta) {
-        let gateways = touched.reports.iter().cloned().map(Named::Gateway);
-        let routes = gateways.flat_map(|gateway| self.naming(&gateway));
-        let routes: BTreeSet<Key> = routes.cloned().collect();
-        for key in routes {
-            if let Some(built) = self.routes.remove(&key) {
-                if let Some(route) = world.routes.get(&key) {
-                    self.report_route(world, &key, route, &built, delta);
-                }
-                self.routes.insert(key, built);
-            }
+        if self.wanted.routes.get(&key) != Some(&parents) {
+            delta.targets.insert(Target::Route(key.clone()));
+            self.wanted.routes.insert(key, parents);
         }
     }
 
@@ -389,58 +433,72 @@ impl Built {
         users
     }
 
-    /// Makes a Gateway's status and, if it `is_built`, its model; of one that is none of ours there is neither.
+    /// Makes a Gateway's model again; of one that is none of ours there is none.
     fn gateway(
         &mut self,
         tls: &TlsPolicies<'_>,
         settings: &Settings,
         key: &Key,
-        gateway: Option<&mut OurGateway<'_>>,
-        is_built: bool,
+        gateway: Option<&OurGateway<'_>>,
         delta: &mut Delta,
     ) {
         let Some(gateway) = gateway else {
             if self.models.remove(key).is_some() {
                 delta.models.insert(key.clone());
             }
-            if self.wanted.gateways.remove(key).is_some() {
-                delta.status.gateways.insert(key.clone());
+            return;
+        };
+        let mut attached = Attached::new();
+        for (_, route) in self.attached_to(key) {
+            let mut noted = BTreeSet::new();
+            for (index, hosts) in route.listeners_of(key) {
+                let target = attached.entry(index).or_default();
+                let new = hosts.iter().filter(|host| noted.insert((index, *host)));
+                note_rules(target, new, &route.rules.rules);
+            }
+        }
+        let mut model = make_model(tls, settings, &self.imports, gateway, attached);
+        let before = self.models.get(key);
+        keep_drain(tls.world(), &mut model, before.map(|before| &**before));
+        if before.is_none_or(|before| **before != model) {
+            self.models.insert(key.clone(), Arc::new(model));
+            delta.models.insert(key.clone());
+        }
+    }
+
+    /// Makes a Gateway's status again; of one that is none of ours there is none.
+    fn report_gateway(
+        &mut self,
+        world: &World,
+        feedback: &Feedback,
+        settings: &Settings,
+        key: Key,
+        delta: &mut StatusDelta,
+    ) {
+        let Some(mut gateway) = our(world, settings, &key) else {
+            if self.wanted.gateways.remove(&key).is_some() {
+                delta.targets.insert(Target::Gateway(key));
             }
             return;
         };
-        let world = tls.world();
-        let mut attached = Attached::new();
-        for route_key in self.naming(&Named::Gateway(key.clone())) {
-            let Some(route) = self.routes.get(route_key) else {
-                continue;
-            };
-            let mut noted = BTreeSet::new();
-            let attachments = route.attachments.iter().filter(|one| one.gateway == *key);
-            for (index, hosts) in attachments.flat_map(|one| one.listeners.iter().flatten()) {
-                if let Some(listener) = gateway.listeners.get_mut(*index) {
-                    listener.attached.insert(route_key.clone());
-                }
-                if is_built {
-                    let target = attached.entry(*index).or_default();
-                    let new = hosts.iter().filter(|host| noted.insert((*index, *host)));
-                    note_rules(target, new, &route.rules.rules);
+        for (name, route) in self.attached_to(&key) {
+            for (index, _) in route.listeners_of(&key) {
+                if let Some(listener) = gateway.listeners.get_mut(index) {
+                    listener.attached.insert(name.clone());
                 }
             }
         }
-        if is_built {
-            let mut model = make_model(tls, settings, &self.imports, gateway, attached);
-            let before = self.models.get(key);
-            keep_drain(world, &mut model, before.map(|before| &**before));
-            if before.is_none_or(|before| **before != model) {
-                self.models.insert(key.clone(), Arc::new(model));
-                delta.models.insert(key.clone());
-            }
+        let status = gateways::status::of(feedback, &gateway);
+        if self.wanted.gateways.get(&key) != Some(&status) {
+            delta.targets.insert(Target::Gateway(key.clone()));
+            self.wanted.gateways.insert(key, status);
         }
-        let status = gateways::status::of(world, gateway);
-        if self.wanted.gateways.get(key) != Some(&status) {
-            self.wanted.gateways.insert(key.clone(), status);
-            delta.status.gateways.insert(key.clone());
-        }
+    }
+
+    /// Routes that name the Gateway.
+    fn attached_to(&self, gateway: &Key) -> impl Iterator<Item = (&Key, &BuiltRoute)> {
+        let routes = self.naming(&Named::Gateway(gateway.clone()));
+        routes.filter_map(move |key| Some((key, self.routes.get(key)?)))
     }
 
     fn report_pools(
@@ -448,7 +506,7 @@ impl Built {
         tls: &TlsPolicies<'_>,
         settings: &Settings,
         keys: &BTreeSet<Key>,
-        delta: &mut Delta,
+        delta: &mut StatusDelta,
     ) {
         for key in keys {
             let users = self.users(&Backend::Pool(key.clone()));
@@ -461,11 +519,11 @@ impl Built {
                 Some(now) => self.wanted.pools.insert(key.clone(), now),
                 None => self.wanted.pools.remove(key),
             };
-            delta.status.pools.insert(key.clone());
+            delta.targets.insert(Target::Pool(key.clone()));
         }
     }
 
-    fn report_imports(&mut self, world: &World, keys: &BTreeSet<Key>, delta: &mut Delta) {
+    fn report_imports(&mut self, world: &World, keys: &BTreeSet<Key>, delta: &mut StatusDelta) {
         for key in keys {
             let now = world.imports.get(key).map(|object| ImportStatus {
                 generation: object.generation,
@@ -479,7 +537,7 @@ impl Built {
                 Some(now) => self.wanted.imports.insert(key.clone(), now),
                 None => self.wanted.imports.remove(key),
             };
-            delta.status.imports.insert(key.clone());
+            delta.targets.insert(Target::Import(key.clone()));
         }
     }
 
@@ -502,7 +560,7 @@ impl Built {
     }
 
     /// What policies for TLS are told at each Gateway whose routes lead to their targets.
-    fn report_tls_policies(&mut self, tls: &TlsPolicies<'_>, delta: &mut Delta) {
+    fn report_tls_policies(&mut self, tls: &TlsPolicies<'_>, delta: &mut StatusDelta) {
         if tls.world().tls_policies.is_empty() && self.wanted.tls_policies.is_empty() {
             return;
         }
@@ -523,8 +581,8 @@ impl Built {
         let before = std::mem::replace(&mut self.wanted.tls_policies, now);
         let differing = self.wanted.tls_policies.iter();
         let differing = differing.filter(|(key, now)| before.get(*key) != Some(*now));
-        let differing = differing.map(|(key, _)| key.clone());
-        delta.status.tls_policies = differing.collect();
+        let differing = differing.map(|(key, _)| Target::TlsPolicy(key.clone()));
+        delta.targets.extend(differing);
     }
 }
 
@@ -555,25 +613,33 @@ fn referred(route: &HttpRoute) -> impl Iterator<Item = Named> {
     })
 }
 
+// === impl BuiltRoute ===
+
+impl BuiltRoute {
+    /// The listeners of the Gateway that the route is attached to, by their place in its list, with the route's hosts there.
+    fn listeners_of<'s>(
+        &'s self,
+        gateway: &'s Key,
+    ) -> impl Iterator<Item = (usize, &'s Vec<Host>)> {
+        let attachments = self.attachments.iter();
+        let attachments = attachments.filter(move |one| one.gateway == *gateway);
+        let listeners = attachments.flat_map(|one| one.listeners.iter().flatten());
+        listeners.map(|(index, hosts)| (*index, hosts))
+    }
+}
+
 // === impl StatusDelta ===
 
 impl StatusDelta {
     pub(crate) fn add(&mut self, other: Self) {
-        let Self {
-            all,
-            gateways,
-            routes,
-            pools,
-            imports,
-            policies,
-            tls_policies,
-        } = other;
+        let Self { all, targets } = other;
         self.all |= all;
-        self.gateways.extend(gateways);
-        self.routes.extend(routes);
-        self.pools.extend(pools);
-        self.imports.extend(imports);
-        self.policies.extend(policies);
-        self.tls_policies.extend(tls_policies);
+        self.targets.extend(targets);
+    }
+
+    /// Whether that of an import is among them.
+    pub(crate) fn has_imports(&self) -> bool {
+        let mut targets = self.targets.iter();
+        targets.any(|target| matches!(target, Target::Import(_)))
     }
 }

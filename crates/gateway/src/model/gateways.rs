@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::infra::parameters;
+use crate::parameters;
 use crate::world::{Gateway, Key, Listener, World};
 
 use super::certificates::{self, BadCertificate, Certificates};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crd::conditions::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
 use foreign_text::{MAX_MESSAGE, clipped};
 
-use crate::infra::parameters;
+use crate::parameters;
 use crate::select::{Selection, is_used, summary};
 use crate::world::{Key, ParentRef, World};
 
@@ -49,6 +49,19 @@ const FEATURES: [&str; 29] = [
     "HTTPRouteSchemeRedirect",
     "ReferenceGrant",
 ];
+
+/// An object whose status we write.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    /// Without a namespace.
+    Class(Key),
+    Gateway(Key),
+    Route(Key),
+    Pool(Key),
+    Import(Key),
+    Policy(Key),
+    TlsPolicy(Key),
+}
 
 /// Every object we may write to, also those that shall have none of our entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -137,6 +150,41 @@ pub(crate) fn gateway_ref(key: &Key) -> ParentRef {
         name: key.name.clone(),
         section: None,
         port: None,
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    pub(crate) fn key(&self) -> &Key {
+        match self {
+            Self::Class(key)
+            | Self::Gateway(key)
+            | Self::Route(key)
+            | Self::Pool(key)
+            | Self::Import(key)
+            | Self::Policy(key)
+            | Self::TlsPolicy(key) => key,
+        }
+    }
+
+    /// Group, version, kind.
+    pub(crate) fn api(&self) -> (&'static str, &'static str, &'static str) {
+        use crd::annotations::{GATEWAY_GROUP, IMPORT_GROUP, IMPORT_KIND, POOL_GROUP, POOL_KIND};
+        use crd::selection_policy;
+        match self {
+            Self::Class(_) => (GATEWAY_GROUP, "v1", "GatewayClass"),
+            Self::Gateway(_) => (GATEWAY_GROUP, "v1", "Gateway"),
+            Self::Route(_) => (GATEWAY_GROUP, "v1", "HTTPRoute"),
+            Self::Pool(_) => (POOL_GROUP, "v1", POOL_KIND),
+            Self::Import(_) => (IMPORT_GROUP, crd::import::VERSION, IMPORT_KIND),
+            Self::Policy(_) => (
+                selection_policy::GROUP,
+                selection_policy::VERSION,
+                selection_policy::KIND,
+            ),
+            Self::TlsPolicy(_) => (GATEWAY_GROUP, "v1", "BackendTLSPolicy"),
+        }
     }
 }
 

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use rstest::rstest;
 
 use super::*;
+use crate::feedback::{Feedback, Refused, Rejection};
 use crate::fixture::{
-    add_route, key, mk_gateway, mk_import, mk_listener, mk_own_parameters, mk_parent_entry, mk_ref,
-    mk_route, mk_rule, mk_selection, mk_service, mk_settings, mk_world,
+    add_route, key, mk_feedback, mk_gateway, mk_import, mk_listener, mk_own_parameters,
+    mk_parent_entry, mk_ref, mk_route, mk_rule, mk_selection, mk_service, mk_settings, mk_world,
 };
-use crate::world::{Gateway, HttpRoute, ParentRef, Rejection, RoutesFrom};
-use crate::xds::Kind;
+use crate::world::{Gateway, HttpRoute, ParentRef, RoutesFrom};
 
 mod backend_tls;
 mod headers;
+mod imports;
 mod messages;
 pub(crate) mod references;
 mod tls;
@@ -36,8 +37,27 @@ fn say(conditions: &[Cond]) -> Vec<String> {
 }
 
 fn route_says(world: &World, route: &str) -> Vec<String> {
-    let (_, wanted) = build_all(world);
+    route_says_with(world, &mk_feedback(), route)
+}
+
+fn route_says_with(world: &World, feedback: &Feedback, route: &str) -> Vec<String> {
+    let (_, wanted) = build_with(world, feedback, &mk_settings());
     say(&wanted.routes[&key(route)][0].conditions)
+}
+
+/// Of the Gateway of the fixture.
+fn reported(feedback: &Feedback) -> GatewayStatus {
+    let (_, mut wanted) = build_with(&mk_world(), feedback, &mk_settings());
+    wanted.gateways.remove(&key("gw")).unwrap()
+}
+
+fn mk_rejection(of: Refused, name: &str) -> Rejection {
+    Rejection {
+        of,
+        name: name.into(),
+        message: "no".into(),
+        others_serve: false,
+    }
 }
 
 /// Of the first Gateway that uses it, at equal shares.
@@ -303,12 +323,10 @@ fn odd_route_kinds_are_reported_and_the_rest_served() {
 
 #[test]
 fn object_of_another_in_its_place_is_told() {
-    let mut world = mk_world();
-    world
-        .taken
-        .insert(key("gw"), "Service ns/gw-isthmus".into());
-    let (_, wanted) = build_all(&world);
-    let programmed = &wanted.gateways[&key("gw")].conditions[1];
+    let mut feedback = mk_feedback();
+    let taken = "Service ns/gw-isthmus".to_owned();
+    feedback.taken.insert(key("gw"), taken);
+    let programmed = &reported(&feedback).conditions[1];
     assert_eq!(
         say(std::slice::from_ref(programmed)),
         ["Programmed=False/Invalid"]
@@ -318,61 +336,57 @@ fn object_of_another_in_its_place_is_told() {
 
 #[test]
 fn gateway_says_what_it_waits_for() {
-    let mut world = mk_world();
-    let programmed = |world: &World| {
-        let (_, wanted) = build_all(world);
-        wanted.gateways[&key("gw")].conditions[1].clone()
-    };
-    let reason = |world: &World| programmed(world).reason;
-    let infra = world.infra.get_mut(&key("gw-isthmus")).unwrap();
+    let mut feedback = mk_feedback();
+    let programmed = |feedback: &Feedback| reported(feedback).conditions[1].clone();
+    let reason = |feedback: &Feedback| programmed(feedback).reason;
+    let infra = feedback.infra.get_mut(&key("gw-isthmus")).unwrap();
     infra.available = 0;
-    assert_eq!(reason(&world), "Pending");
-    let infra = world.infra.get_mut(&key("gw-isthmus")).unwrap();
+    assert_eq!(reason(&feedback), "Pending");
+    let infra = feedback.infra.get_mut(&key("gw-isthmus")).unwrap();
     (infra.failure, infra.addresses) = (Some("pods are forbidden".into()), Vec::new());
-    let none = programmed(&world);
+    let none = programmed(&feedback);
     assert_eq!((none.status, &*none.reason), (Truth::False, "Pending"));
     assert!(none.message.ends_with("pods are forbidden"), "{none:?}");
-    let infra = world.infra.get_mut(&key("gw-isthmus")).unwrap();
+    let infra = feedback.infra.get_mut(&key("gw-isthmus")).unwrap();
     (infra.available, infra.addresses) = (1, vec!["10.1.200.1".into()]);
-    let before = programmed(&world);
+    let before = programmed(&feedback);
     assert_eq!(
         (before.status, &*before.reason),
         (Truth::True, "Programmed")
     );
     assert!(before.message.ends_with("pods are forbidden"), "{before:?}");
-    world.infra.get_mut(&key("gw-isthmus")).unwrap().failure = None;
-    world.refused.insert(key("gw"), "Service is refused".into());
-    let before = programmed(&world);
+    let infra = feedback.infra.get_mut(&key("gw-isthmus")).unwrap();
+    infra.failure = None;
+    let refused = "Service is refused".to_owned();
+    feedback.refused.insert(key("gw"), refused);
+    let before = programmed(&feedback);
     assert_eq!(
         (before.status, &*before.reason),
         (Truth::True, "Programmed")
     );
     assert!(before.message.ends_with("Service is refused"), "{before:?}");
-    world.refused.clear();
-    world.infra.clear();
-    assert_eq!(reason(&world), "AddressNotAssigned");
-    let refused = Rejection {
-        kind: Kind::Routes,
-        name: "edge/80".into(),
-        message: "no".into(),
-        others_serve: false,
+    feedback = Feedback::default();
+    assert_eq!(reason(&feedback), "AddressNotAssigned");
+    let table = Refused::Table {
+        port: 80,
+        hostname: None,
     };
-    world.rejections.insert(key("gw"), vec![refused]);
-    assert_eq!(reason(&world), "Invalid");
+    let refused = mk_rejection(table, "edge/80");
+    feedback.rejections.insert(key("gw"), vec![refused]);
+    assert_eq!(reason(&feedback), "Invalid");
 }
 
 /// The Gateway is served as before, which is not enough for a listener that it did not have before.
 #[test]
 fn listener_waits_for_its_port_of_the_service() {
-    let mut world = mk_world();
-    let programmed = |world: &World| {
-        let (_, wanted) = build_all(world);
-        wanted.gateways[&key("gw")].listeners[0].conditions[3].clone()
-    };
-    assert_eq!(programmed(&world).status, Truth::True);
-    world.infra.get_mut(&key("gw-isthmus")).unwrap().ports = [8080].into();
-    world.refused.insert(key("gw"), "Service is refused".into());
-    let waiting = programmed(&world);
+    let mut feedback = mk_feedback();
+    let programmed = |feedback: &Feedback| reported(feedback).listeners[0].conditions[3].clone();
+    assert_eq!(programmed(&feedback).status, Truth::True);
+    let infra = feedback.infra.get_mut(&key("gw-isthmus")).unwrap();
+    infra.ports = [8080].into();
+    let refused = "Service is refused".to_owned();
+    feedback.refused.insert(key("gw"), refused);
+    let waiting = programmed(&feedback);
     assert_eq!(
         (waiting.status, &*waiting.reason),
         (Truth::False, "Pending")
@@ -386,48 +400,38 @@ fn listener_waits_for_its_port_of_the_service() {
 /// One Envoy of fifty that refuses something takes no Gateway out of service.
 #[test]
 fn what_ready_envoys_do_not_refuse_is_programmed() {
-    let mut world = mk_world();
-    let refuse = |world: &mut World, others_serve| {
-        let kinds = [
-            (Kind::Listener, "edge/80"),
-            (Kind::Cluster, "epp/ns/llm/east"),
+    let mut feedback = mk_feedback();
+    let refuse = |feedback: &mut Feedback, others_serve| {
+        let refused = [
+            (Refused::Port(80), "edge/80"),
+            (Refused::Import(key("llm")), "epp/ns/llm/east"),
         ];
-        let refused = kinds.map(|(kind, name)| Rejection {
-            kind,
-            name: name.into(),
+        let refused = refused.map(|(of, name)| Rejection {
             message: "1 of 50 Envoys refuse it".into(),
             others_serve,
+            ..mk_rejection(of, name)
         });
-        world.rejections.insert(key("gw"), refused.into());
-        let status = build_all(world).1.gateways.remove(&key("gw")).unwrap();
+        feedback.rejections.insert(key("gw"), refused.into());
+        let status = reported(feedback);
         let said = [&status.conditions[1], &status.listeners[0].conditions[3]];
         said.map(|one| (one.status, one.message.contains("1 of 50")))
     };
-    assert_eq!(refuse(&mut world, true), [(Truth::True, true); 2]);
     let rejected = "Programmed=False/ProxyRejected";
-    assert!(!has(&route_says(&world, "chat"), rejected));
-    assert_eq!(refuse(&mut world, false), [(Truth::False, true); 2]);
-    assert!(has(&route_says(&world, "chat"), rejected));
+    let chat = |feedback: &Feedback| route_says_with(&mk_world(), feedback, "chat");
+    assert_eq!(refuse(&mut feedback, true), [(Truth::True, true); 2]);
+    assert!(!has(&chat(&feedback), rejected));
+    assert_eq!(refuse(&mut feedback, false), [(Truth::False, true); 2]);
+    assert!(has(&chat(&feedback), rejected));
 }
 
 #[test]
 fn refused_cluster_shows_on_the_routes_that_use_it() {
-    let mut world = mk_world();
-    let refused = Rejection {
-        kind: Kind::Cluster,
-        name: "epp/ns/llm/east".into(),
-        message: "no".into(),
-        others_serve: false,
-    };
-    world.rejections.insert(key("gw"), vec![refused]);
-    assert!(has(
-        &route_says(&world, "chat"),
-        "Programmed=False/ProxyRejected"
-    ));
-    assert!(!has(
-        &route_says(&world, "web"),
-        "Programmed=False/ProxyRejected"
-    ));
+    let mut feedback = mk_feedback();
+    let refused = mk_rejection(Refused::Import(key("llm")), "epp/ns/llm/east");
+    feedback.rejections.insert(key("gw"), vec![refused]);
+    let says = |route: &str| route_says_with(&mk_world(), &feedback, route);
+    assert!(has(&says("chat"), "Programmed=False/ProxyRejected"));
+    assert!(!has(&says("web"), "Programmed=False/ProxyRejected"));
 }
 
 /// What a Gateway that was accepted serves after a change: parameters are of its Envoys alone, all else is of what they serve.

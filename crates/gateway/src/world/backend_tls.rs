@@ -12,14 +12,15 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as KubeResource;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
 use serde_json::Value;
 use x509_parser::parse_x509_certificate;
 
+use crate::resource::{self, Resource};
 use crate::text::quoted;
-use crate::xds::{self, Resource};
 
+use super::secret::problem;
 use super::{Key, World, project};
 
 /// The key of a ConfigMap with authorities.
@@ -326,9 +327,9 @@ impl Bundle {
     }
 
     fn new(key: &Key, pem: &str) -> Self {
-        let name = xds::names::authorities(key);
+        let name = resource::authorities_name(key);
         Self {
-            resource: xds::authorities(&name, pem),
+            resource: resource::authorities(&name, pem),
             pem: pem.into(),
             name,
         }
@@ -347,10 +348,10 @@ impl Bundle {
             return None;
         }
         let pems: Vec<&str> = bundles.iter().map(|one| &*one.pem).collect();
-        let names: Vec<String> = maps.iter().map(xds::names::authorities).collect();
+        let names: Vec<String> = maps.iter().map(resource::authorities_name).collect();
         let (name, pem) = (names.join("+"), pems.join("\n"));
         Some(Self {
-            resource: xds::authorities(&name, &pem),
+            resource: resource::authorities(&name, &pem),
             pem: Arc::default(),
             name,
         })
@@ -395,15 +396,6 @@ fn check(text: &[u8]) -> Result<(), BadBundle> {
         }
     }
     Ok(())
-}
-
-/// Without the lines that the error has.
-fn problem(error: &pem::Error) -> &'static str {
-    match error {
-        pem::Error::NoItemsFound => "there is none",
-        pem::Error::MissingSectionEnd { .. } => "an END line is missing",
-        _ => "it is damaged",
-    }
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use x509_parser::parse_x509_certificate;
 
+use crate::resource::{self, Resource};
 use crate::text::quoted;
-use crate::xds::{self, Resource};
 
 use super::{Key, project};
 
@@ -202,7 +202,8 @@ impl FromSecret for Certificate {
             return Err(BadSecret::TooLarge(length));
         }
         check(&chain, &private)?;
-        Ok(Self(xds::secret(key, chain, private)))
+        let name = resource::certificate_name(key);
+        Ok(Self(resource::certificate(name, chain, private)))
     }
 }
 
@@ -233,8 +234,8 @@ fn check(chain: &[u8], private: &[u8]) -> Result<(), BadSecret> {
     }
 }
 
-/// Without the lines that the error has.
-fn problem(error: &pem::Error) -> &'static str {
+/// What is wrong with a text in PEM, without the lines that the error has.
+pub(super) fn problem(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::NoItemsFound => "there is none",
         pem::Error::MissingSectionEnd { .. } => "an END line is missing",

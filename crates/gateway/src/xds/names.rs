@@ -1,7 +1,12 @@
 //! Names of listeners, route tables, clusters and secrets: one place, since status and Envoy must mean the same.
 
-use crate::model::{Backend, Protocol};
+use crate::feedback::Refused;
+use crate::model::Protocol;
 use crate::world::Key;
+
+use super::Kind;
+
+pub(crate) use crate::resource::certificate_name as certificate;
 
 /// The pick, as dynamic metadata of namespace [`LB_NAMESPACE`].
 pub(crate) const PICK: &str = "x-gateway-destination-endpoint";
@@ -34,21 +39,6 @@ pub(crate) fn table(port: u16, protocol: &Protocol) -> String {
 pub(crate) fn is_table_of(table: &str, edge: &str) -> bool {
     let rest = table.strip_prefix(edge);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// The certificate of a Kubernetes Secret.
-pub(crate) fn certificate(secret: &Key) -> String {
-    format!("cert/{secret}")
-}
-
-/// The authorities in a `ConfigMap`.
-pub(crate) fn authorities(map: &Key) -> String {
-    format!("ca/{map}")
-}
-
-/// Whether the secret of this name is one of [`authorities`], and nothing that must not be read.
-pub(crate) fn is_authorities(secret: &str) -> bool {
-    secret.starts_with("ca/")
 }
 
 /// The internal listener of one exporting cluster of an import, whose endpoint picker is asked.
@@ -106,19 +96,94 @@ pub(crate) fn parent(import: &Key, cluster: &str) -> String {
 /// No cluster has this name, which makes the answer 500.
 pub(crate) const INVALID: &str = "invalid-backend";
 
-/// Whether the cluster of this name serves the backend.
-pub(crate) fn is_of_backend(cluster: &str, backend: &Backend) -> bool {
-    match backend {
-        Backend::Service(key, port) => cluster == service(key, *port),
-        Backend::Pool(key) => [pool(key), hopped(key), epp(key)]
-            .iter()
-            .any(|n| n == cluster),
-        Backend::Import(key) => {
-            cluster == import(key)
-                || [epp_of(key, ""), pods(key, ""), parent(key, "")]
-                    .iter()
-                    .any(|prefix| cluster.starts_with(prefix))
+/// What is not served as it shall be while Envoy refuses the resource of this name.
+pub(crate) fn refused(kind: Kind, name: &str) -> Refused {
+    let parts: Vec<&str> = name.split('/').collect();
+    let number = |text: &str| text.parse::<u16>().ok();
+    let found = match (kind, &parts[..]) {
+        (Kind::Secret, ["cert", namespace, name]) => {
+            Some(Refused::Certificate(Key::new(*namespace, *name)))
         }
-        Backend::Invalid => false,
+        (Kind::Secret, _) => None,
+        (Kind::Listener, ["edge", port]) => number(port).map(Refused::Port),
+        (Kind::Routes, ["edge", port, hostname @ ..]) => {
+            let hostname = hostname.first().map(ToString::to_string);
+            number(port).map(|port| Refused::Table { port, hostname })
+        }
+        (Kind::Listener | Kind::Routes, ["hop", ..]) => Some(Refused::Hop),
+        (Kind::Listener | Kind::Routes, _) => None,
+        (Kind::Cluster | Kind::Endpoints, ["svc", namespace, name, port]) => {
+            let key = Key::new(*namespace, *name);
+            number(port).map(|port| Refused::Service(key, port))
+        }
+        (Kind::Cluster | Kind::Endpoints, ["pool" | "hopped" | "epp", namespace, name]) => {
+            Some(Refused::Pool(Key::new(*namespace, *name)))
+        }
+        (
+            Kind::Cluster | Kind::Endpoints,
+            ["import", namespace, name] | ["epp" | "pods" | "parent", namespace, name, _],
+        ) => Some(Refused::Import(Key::new(*namespace, *name))),
+        (Kind::Cluster | Kind::Endpoints, _) => None,
+    };
+    found.unwrap_or(Refused::Other)
+}
+
+#[cfg(test)]
+mod tests {
+    use crd::Hostname;
+
+    use super::*;
+    use crate::fixture::key;
+
+    /// Each name that is made, and what its resource is for.
+    #[test]
+    fn names_say_what_is_refused() {
+        let secure = Protocol::Https {
+            hostname: Hostname::parse(Some("*.a.b")),
+            certificates: Vec::new(),
+        };
+        let llm = key("llm");
+        let (pool, import) = (Refused::Pool(llm.clone()), Refused::Import(llm.clone()));
+        let of_table = |hostname: Option<&str>| Refused::Table {
+            port: 443,
+            hostname: hostname.map(ToOwned::to_owned),
+        };
+        let cases = [
+            (Kind::Listener, edge(443), Refused::Port(443)),
+            (Kind::Routes, table(443, &Protocol::Http), of_table(None)),
+            (Kind::Routes, table(443, &secure), of_table(Some("*.a.b"))),
+            (
+                Kind::Secret,
+                certificate(&llm),
+                Refused::Certificate(llm.clone()),
+            ),
+            (
+                Kind::Secret,
+                crate::resource::authorities_name(&llm),
+                Refused::Other,
+            ),
+            (
+                Kind::Cluster,
+                service(&llm, 80),
+                Refused::Service(llm.clone(), 80),
+            ),
+            (Kind::Cluster, super::pool(&llm), pool.clone()),
+            (Kind::Cluster, hopped(&llm), pool.clone()),
+            (Kind::Endpoints, epp(&llm), pool),
+            (Kind::Cluster, super::import(&llm), import.clone()),
+            (Kind::Cluster, epp_of(&llm, "east"), import.clone()),
+            (Kind::Cluster, pods(&llm, "east"), import.clone()),
+            (Kind::Endpoints, parent(&llm, "east"), import),
+            (Kind::Cluster, INVALID.to_owned(), Refused::Other),
+            (Kind::Listener, "edge/x".to_owned(), Refused::Other),
+        ];
+        for (kind, name, expected) in cases {
+            assert_eq!(refused(kind, &name), expected, "{name}");
+        }
+        for hop in [hop(&llm, "east"), hop_parent(&llm, "east"), hop_pool(&llm)] {
+            for kind in [Kind::Listener, Kind::Routes] {
+                assert_eq!(refused(kind, &hop), Refused::Hop, "{hop}");
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use rstest::rstest;
 use tokio::time::Instant;
 
 use crate::fixture::{add_route, add_slice, key, mk_own_parameters, mk_ref, mk_route, mk_rule};
-use crate::infra::parameters;
+use crate::parameters;
 use crate::world::World;
 
 mod backend_tls;

@@ -3,12 +3,19 @@
 use std::time::Duration;
 
 use super::*;
-use crate::fixture::{key, mk_https_listener, mk_own_parameters, mk_settings, mk_world};
+use crate::fixture::{
+    key, mk_feedback, mk_https_listener, mk_own_parameters, mk_settings, mk_world,
+};
 use crate::world::{BackendTlsPolicy, BadSecret, TlsTarget};
 
-/// Everything is built again.
+/// What was touched is built again.
+fn update(built: &mut Built, world: &World, touched: &Touched) {
+    let Delta { unreported, .. } = built.update(world, &mk_settings(), touched);
+    built.report(world, &mk_feedback(), &mk_settings(), unreported);
+}
+
 fn build_again(built: &mut Built, world: &World) {
-    built.update(world, &mk_settings(), &Touched::all());
+    update(built, world, &Touched::all());
 }
 
 fn accepted(built: &Built) -> &str {
@@ -61,7 +68,7 @@ fn gateway_stays_as_it_is_until_its_secrets_are_listed() {
         routes: [key("web")].into(),
         ..Touched::default()
     };
-    built.update(&world, &mk_settings(), &touched);
+    update(&mut built, &world, &touched);
     assert_eq!(built.models, models);
     world
         .certificates

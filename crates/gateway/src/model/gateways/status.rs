@@ -2,29 +2,28 @@
 
 use crd::conditions::{ACCEPTED, CONFLICTED, OVERLAPPING_TLS_CONFIG, PROGRAMMED, RESOLVED_REFS};
 
-use crate::infra::part_key;
-use crate::model::{Cond, GatewayStatus, ListenerStatus, Truth};
-use crate::world::{Infra, Rejection, World};
-use crate::xds::{Kind, names};
+use crate::feedback::{Feedback, Infra, Refused, Rejection};
+use crate::model::{Cond, GatewayStatus, ListenerStatus, Protocol, Truth};
+use crate::world::part_key;
 
 use super::{OurGateway, OurListener};
 
-pub(crate) fn of(world: &World, ours: &OurGateway<'_>) -> GatewayStatus {
+pub(crate) fn of(feedback: &Feedback, ours: &OurGateway<'_>) -> GatewayStatus {
     let gateway = ours.gateway;
-    let infra = world.infra.get(&part_key(gateway));
+    let infra = feedback.infra.get(&part_key(gateway));
     let infra = infra.cloned().unwrap_or_default();
-    let rejections = world
-        .rejections
-        .get(&gateway.key)
-        .map_or(&[][..], Vec::as_slice);
+    let rejections = feedback.rejections_of(&gateway.key);
     let listeners = ours
         .listeners
         .iter()
-        .map(|one| listener(world, ours, one, &infra, rejections))
+        .map(|one| listener(feedback, ours, one, &infra, rejections))
         .collect();
     GatewayStatus {
         addresses: infra.addresses.clone(),
-        conditions: vec![accepted(ours), programmed(world, ours, &infra, rejections)],
+        conditions: vec![
+            accepted(ours),
+            programmed(feedback, ours, &infra, rejections),
+        ],
         listeners,
     }
 }
@@ -58,14 +57,14 @@ fn accepted(ours: &OurGateway<'_>) -> Cond {
 }
 
 fn programmed(
-    world: &World,
+    feedback: &Feedback,
     ours: &OurGateway<'_>,
     infra: &Infra,
     rejections: &[Rejection],
 ) -> Cond {
     let generation = ours.gateway.generation;
     let refusals = rejections.iter();
-    let refusals = refusals.filter(|one| matches!(one.kind, Kind::Listener | Kind::Routes));
+    let refusals = refusals.filter(|one| is_of_gateway(&one.of));
     let refused = refusals.clone().find(|one| !one.others_serve);
     let refused_by_some = refusals.into_iter().find(|one| one.others_serve);
     // what is to be mended goes before what is to be waited for
@@ -73,11 +72,11 @@ fn programmed(
     let failure = infra.failure.as_ref();
     let failure =
         failure.map(|failure| format!("pods of its Deployment cannot be made: {failure}"));
-    let hindrance = failure.or_else(|| world.refused.get(&ours.gateway.key).cloned());
+    let hindrance = failure.or_else(|| feedback.refused.get(&ours.gateway.key).cloned());
     if !ours.accepted() {
         let message = "the Gateway is not accepted";
         Cond::no(PROGRAMMED, "Invalid", message, generation)
-    } else if let Some(taken) = world.taken.get(&ours.gateway.key) {
+    } else if let Some(taken) = feedback.taken.get(&ours.gateway.key) {
         Cond::no(PROGRAMMED, "Invalid", taken.clone(), generation)
     } else if let Some(refused) = refused {
         let message = format!("{}: {}", refused.name, refused.message);
@@ -105,7 +104,7 @@ fn programmed(
 }
 
 fn listener(
-    world: &World,
+    feedback: &Feedback,
     ours: &OurGateway<'_>,
     one: &OurListener<'_>,
     infra: &Infra,
@@ -151,7 +150,7 @@ fn listener(
     } else if infra.available < 1 || infra.addresses.is_empty() {
         Cond::no(PROGRAMMED, "Pending", "no Envoy serves it yet", generation)
     } else if !infra.ports.contains(&one.listener.port) {
-        let refused = world.refused.get(&ours.gateway.key);
+        let refused = feedback.refused.get(&ours.gateway.key);
         let refused = refused.map_or_else(String::new, |refused| format!(": {refused}"));
         let message = format!("the Service does not have its port yet{refused}");
         Cond::no(PROGRAMMED, "Pending", message, generation)
@@ -182,19 +181,37 @@ fn overlapping(one: &OurListener<'_>, generation: i64) -> Cond {
     Cond::new(kind, Truth::True, reason, message, generation)
 }
 
+/// Whether the Gateway as a whole is not as it is wanted while Envoy refuses this.
+fn is_of_gateway(refused: &Refused) -> bool {
+    match refused {
+        Refused::Port(_) | Refused::Table { .. } | Refused::Hop => true,
+        Refused::Certificate(_)
+        | Refused::Service(..)
+        | Refused::Pool(_)
+        | Refused::Import(_)
+        | Refused::Other => false,
+    }
+}
+
 /// Whether the listener is not as it is wanted while Envoy refuses this.
 fn concerns(rejection: &Rejection, one: &OurListener<'_>) -> bool {
-    let port = one.listener.port;
-    match rejection.kind {
-        Kind::Listener => rejection.name == names::edge(port),
-        Kind::Routes => one
-            .protocol()
-            .is_some_and(|protocol| rejection.name == names::table(port, &protocol)),
-        Kind::Secret => {
-            let used = one.certificates.iter().flat_map(|found| &found.usable);
-            let mut used = used.map(names::certificate);
-            used.any(|name| rejection.name == name)
+    match &rejection.of {
+        Refused::Port(port) => *port == one.listener.port,
+        Refused::Table { port, hostname } => {
+            let own = one.protocol().map(|protocol| match protocol {
+                Protocol::Http => None,
+                Protocol::Https { hostname, .. } => Some(hostname.to_string()),
+            });
+            *port == one.listener.port && own.as_ref() == Some(hostname)
         }
-        Kind::Cluster | Kind::Endpoints => false,
+        Refused::Certificate(secret) => {
+            let mut used = one.certificates.iter().flat_map(|found| &found.usable);
+            used.any(|used| used == secret)
+        }
+        Refused::Service(..)
+        | Refused::Pool(_)
+        | Refused::Import(_)
+        | Refused::Hop
+        | Refused::Other => false,
     }
 }

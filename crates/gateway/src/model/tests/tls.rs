@@ -12,8 +12,6 @@ use crate::world::{BadSecret, CertificateRef, Gateway, Listener, ReferenceGrant}
 /// Certificates of `ns/cert`, `ns/other` and `far/cert`.
 fn mk_tls_world(listeners: Vec<Listener>) -> World {
     let mut world = mk_world();
-    let ports = listeners.iter().map(|listener| listener.port).collect();
-    world.infra.get_mut(&key("gw-isthmus")).unwrap().ports = ports;
     let gateway = mk_gateway("gw", listeners);
     world.gateways.insert(key("gw"), gateway);
     let certificate = mk_certificate("cert", &Ca::new("a"), "a.b");
@@ -42,7 +40,21 @@ fn refs(world: &mut World) -> &mut Vec<CertificateRef> {
 
 /// Conditions of each listener of the Gateway.
 fn listeners(world: &World, settings: &Settings) -> Vec<ListenerStatus> {
-    let (_, wanted) = build(world, settings);
+    listeners_with(world, Vec::new(), settings)
+}
+
+/// The same while Envoys refuse something.
+fn listeners_with(
+    world: &World,
+    rejections: Vec<Rejection>,
+    settings: &Settings,
+) -> Vec<ListenerStatus> {
+    let mut feedback = mk_feedback();
+    let listeners = world.gateways[&key("gw")].listeners.iter();
+    let infra = feedback.infra.get_mut(&key("gw-isthmus")).unwrap();
+    infra.ports = listeners.map(|listener| listener.port).collect();
+    feedback.rejections.insert(key("gw"), rejections);
+    let (_, wanted) = build_with(world, &feedback, settings);
     wanted.gateways[&key("gw")].listeners.clone()
 }
 
@@ -404,30 +416,26 @@ fn listeners_that_share_hosts_say_so() {
 
 #[test]
 fn refusal_shows_on_the_listeners_that_it_concerns() {
-    let mut world = mk_isolated("other");
-    for (kind, name, concerned) in [
-        (Kind::Secret, "cert/ns/cert", vec!["any", "second", "exact"]),
-        (Kind::Secret, "cert/ns/other", vec!["wild"]),
-        (Kind::Routes, "edge/443/*.wild.org", vec!["wild"]),
-        (
-            Kind::Listener,
-            "edge/443",
-            vec!["any", "second", "wild", "exact"],
-        ),
-        (Kind::Listener, "edge/80", vec![]),
+    let world = mk_isolated("other");
+    let certificate = |name: &str| Refused::Certificate(key(name));
+    let table = Refused::Table {
+        port: 443,
+        hostname: Some("*.wild.org".into()),
+    };
+    let all = vec!["any", "second", "wild", "exact"];
+    for (refused, concerned) in [
+        (certificate("cert"), vec!["any", "second", "exact"]),
+        (certificate("other"), vec!["wild"]),
+        (table, vec!["wild"]),
+        (Refused::Port(443), all),
+        (Refused::Port(80), vec![]),
     ] {
-        let refused = Rejection {
-            kind,
-            name: name.into(),
-            message: "no".into(),
-            others_serve: false,
-        };
-        world.rejections.insert(key("gw"), vec![refused]);
-        let status = listeners(&world, &mk_settings());
+        let rejection = mk_rejection(refused.clone(), "any");
+        let status = listeners_with(&world, vec![rejection], &mk_settings());
         let found = status
             .iter()
             .filter(|one| has(&say(&one.conditions), "Programmed=False/Invalid"));
         let found: Vec<_> = found.map(|one| one.name.as_str()).collect();
-        assert_eq!(found, concerned, "{name}");
+        assert_eq!(found, concerned, "{refused:?}");
     }
 }

@@ -24,7 +24,7 @@ use crate::xds::names::HOP;
 use super::bed::{
     Answer, Bed, EPP, LIMIT, POD_A, POD_B, REMOTE_EPP, REMOTE_POD, SECOND_EPP, free_port,
 };
-use super::epp::Behaviour;
+use super::epp::{Behaviour, Epp};
 use super::pod::{STREAM, UNAVAILABLE};
 
 /// Where no Gateway is until a test starts one.
@@ -79,6 +79,23 @@ async fn answered(
 async fn count(bed: &Bed, path: &str, requests: usize) -> BTreeMap<String, usize> {
     let counted = answered(bed, path, requests).await;
     counted.expect("each answer is 200")
+}
+
+/// Adds a cluster with a Gateway to the one of the bed, whose endpoint picker is asked, and returns that once both answer.
+async fn serve_both(bed: &mut Bed) -> Epp {
+    let south = mk_parent(bed, "south", POD_B, &[]);
+    let import = bed.world.imports.get_mut(&key("llm")).unwrap();
+    import.clusters.push(south);
+    bed.publish();
+    let pick = bed.at(REMOTE_POD);
+    let epp = bed.epp(REMOTE_EPP, pick).await;
+    let bed = &*bed;
+    bed.wait("both answer", || async {
+        let counted = answered(bed, "/import", 10).await;
+        counted.is_ok_and(|counted| counted.len() == 2)
+    })
+    .await;
+    epp
 }
 
 async fn get_host(bed: &Bed, path: &str, host: &str) -> Answer {
@@ -136,18 +153,8 @@ async fn gateway_that_is_down_is_passed_over_for_another_cluster() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_of_both_modes_share_requests_as_they_are_weighted() {
     let mut bed = Bed::start(|_| {}).await;
-    let east = bed.world.imports[&key("llm")].clusters[0].clone();
-    let south = mk_parent(&bed, "south", POD_B, &[]);
-    set_entries(&mut bed.world, vec![east, south]);
-    bed.publish();
-    let pick = bed.at(REMOTE_POD);
-    let _epp = bed.epp(REMOTE_EPP, pick).await;
+    let _epp = serve_both(&mut bed).await;
     let (east, south) = (REMOTE_POD.to_string(), POD_B.to_string());
-    bed.wait("both answer", || async {
-        let counted = answered(&bed, "/import", 10).await;
-        counted.is_ok_and(|counted| counted.len() == 2)
-    })
-    .await;
     // Each worker takes its turns exactly, and there is one. Where its turns begin is by chance.
     let counted = count(&bed, "/import", 100).await;
     assert!((48..=52).contains(&counted[&east]), "{counted:?}");
@@ -171,17 +178,7 @@ async fn clusters_of_both_modes_share_requests_as_they_are_weighted() {
 async fn answer_of_a_model_server_is_final_in_both_modes() {
     const REQUESTS: usize = 8;
     let mut bed = Bed::start(|_| {}).await;
-    let east = bed.world.imports[&key("llm")].clusters[0].clone();
-    let south = mk_parent(&bed, "south", POD_B, &[]);
-    set_entries(&mut bed.world, vec![east, south]);
-    bed.publish();
-    let pick = bed.at(REMOTE_POD);
-    let _epp = bed.epp(REMOTE_EPP, pick).await;
-    bed.wait("both answer", || async {
-        let counted = answered(&bed, "/import", 10).await;
-        counted.is_ok_and(|counted| counted.len() == 2)
-    })
-    .await;
+    let _epp = serve_both(&mut bed).await;
     bed.seen.take();
     let pods = [REMOTE_POD, POD_B].map(|pod| format!("{pod} 100"));
     let mut by_pod = BTreeMap::new();
@@ -284,9 +281,9 @@ async fn request_goes_through_the_gateway_of_one_other_cluster_at_most() {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_that_claims_to_be_a_cluster_is_kept_from_gateways_of_others() {
     let mut bed = Bed::start(|_| {}).await;
-    let east = bed.world.imports[&key("llm")].clusters[0].clone();
-    let south = mk_parent(&bed, "south", POD_B, &[]);
-    set_entries(&mut bed.world, vec![south.clone()]);
+    let by_gateway = mk_parent(&bed, "south", POD_B, &[]);
+    let entries = &mut bed.world.imports.get_mut(&key("llm")).unwrap().clusters;
+    let before = std::mem::replace(entries, vec![by_gateway]);
     bed.publish();
     bed.until("/import", 200).await;
     bed.seen.take();
@@ -295,15 +292,8 @@ async fn client_that_claims_to_be_a_cluster_is_kept_from_gateways_of_others() {
     assert_eq!(refused.status, 508, "{refused:?}");
     assert_eq!(bed.seen.take().len(), 0);
     // what needs no Gateway of another cluster is served
-    set_entries(&mut bed.world, vec![east, south]);
-    bed.publish();
-    let pick = bed.at(REMOTE_POD);
-    let _epp = bed.epp(REMOTE_EPP, pick).await;
-    bed.wait("both answer", || async {
-        let counted = answered(&bed, "/import", 10).await;
-        counted.is_ok_and(|counted| counted.len() == 2)
-    })
-    .await;
+    set_entries(&mut bed.world, before);
+    let _epp = serve_both(&mut bed).await;
     for _ in 0..10 {
         let answer = bed.send("POST", "/import", &forged, 1000).await;
         assert_eq!(answer.body, format!("{REMOTE_POD} 1000"), "{answer:?}");

@@ -1,6 +1,12 @@
 //! Envoys of a Gateway for which others leave no memory.
 
-use super::*;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::port::{Port, Shown, begin};
+use crate::xds::ads::budget::Limits;
+use crate::xds::proto::discovery::DeltaDiscoveryRequest;
 
 /// The other Gateway has names of 1 MB. The stream of this one waits with what it asks for beyond what it has, until that is free.
 #[tokio::test(flavor = "multi_thread")]
