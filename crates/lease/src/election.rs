@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -72,13 +71,11 @@ impl Election {
         }
     }
 
-    /// Releases the lease, so that another process need not wait for it to expire. Call it after the last write.
-    pub async fn end(mut self) {
+    /// Releases the lease, so that another process need not wait for it to expire. Call it after the last write. False: the API
+    /// server does not answer.
+    pub async fn end(mut self) -> bool {
         self.written.cancel();
-        let released = timeout(RELEASE, self.task.join_next()).await;
-        if let Err(error) = released.context("no answer from the API server") {
-            tracing::warn!(%error, "the lease is not given back");
-        }
+        timeout(RELEASE, self.task.join_next()).await.is_ok()
     }
 }
 
@@ -89,6 +86,20 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
+    async fn a_lease_that_nobody_takes_back_is_waited_for_a_while() {
+        for hangs in [false, true] {
+            let mut election = Election::settled(Claim::never(Clock::start()));
+            election.task.spawn(async move {
+                if hangs {
+                    std::future::pending().await
+                }
+            });
+            let ended = timeout(RELEASE * 2, election.end()).await;
+            assert_eq!(ended.ok(), Some(!hangs));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn without_an_election_nothing_fails_and_nothing_is_given_back() {
         let clock = Clock::start();
         for (claim, may_write) in [(Claim::always(), true), (Claim::never(clock), false)] {
@@ -96,7 +107,7 @@ mod tests {
             assert_eq!(election.claim().is_valid(clock.now()), may_write);
             let failed = timeout(Duration::from_mins(1), election.failed()).await;
             assert!(failed.is_err());
-            election.end().await;
+            assert!(election.end().await);
         }
     }
 }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     claim::{Claim, Term},
-    contender::{Call, Contender, Draft, Reply, Step},
+    contender::{Call, Contender, Draft, RETRY, Reply, Step},
     evaluate::{DURATION, Record},
 };
 
@@ -38,6 +38,8 @@ pub struct Elector {
     failing: bool,
     /// As last logged.
     leading: bool,
+    /// Whether this process may have the lease at all.
+    may_lead: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Why a call on the lease led to nothing.
@@ -93,8 +95,17 @@ impl Elector {
             last: None,
             failing: false,
             leading: false,
+            may_lead: Box::new(|| true),
         };
         (elector, claim)
+    }
+
+    /// Asks before each call whether this process may have the lease. While it may not, no call is made: the claim runs out, and
+    /// another process takes over once the lease has.
+    #[must_use]
+    pub fn only_while(mut self, may_lead: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.may_lead = Box::new(may_lead);
+        self
     }
 
     /// Contends until `stop`, then gives the lease back; it never ends otherwise. Cancel `stop` only when nothing is being
@@ -102,7 +113,13 @@ impl Elector {
     pub async fn run(mut self, stop: CancellationToken, beat: impl Fn()) {
         loop {
             beat();
-            let step = self.contender.step(self.clock.now(), &mut rand::rng());
+            let now = self.clock.now();
+            let step = if (self.may_lead)() {
+                self.contender.step(now, &mut rand::rng())
+            } else {
+                self.publish();
+                Step::Wait(now + RETRY)
+            };
             match step {
                 Step::Wait(until) => tokio::select! {
                     () = stop.cancelled() => break,

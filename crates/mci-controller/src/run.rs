@@ -179,7 +179,9 @@ async fn serve(
     // writes in flight end here, before the lease is released
     drop(work);
     tokio::select! {
-        () = election.end() => {}
+        is_released = election.end() => if !is_released {
+            tracing::warn!("no answer from the home cluster: the lease is not given back");
+        },
         () = shutdown.now.cancelled() => {}
     }
     stop.cancel();

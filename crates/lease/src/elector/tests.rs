@@ -1,3 +1,8 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -21,6 +26,8 @@ struct Home {
     stop: CancellationToken,
     tasks: JoinSet<()>,
     started: Instant,
+    /// Whether the elector's process may have the lease.
+    may_lead: Arc<AtomicBool>,
 }
 
 /// What arrived, to be answered.
@@ -38,6 +45,9 @@ impl Home {
         let clock = Clock::start();
         let (elector, claim) = Elector::new(client, "home", "the-lease", "me", clock);
         let stop = CancellationToken::new();
+        let may_lead = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&may_lead);
+        let elector = elector.only_while(move || asked.load(Ordering::Relaxed));
         let mut tasks = JoinSet::new();
         tasks.spawn(elector.run(stop.clone(), || ()));
         Self {
@@ -47,6 +57,7 @@ impl Home {
             stop,
             tasks,
             started: Instant::now(),
+            may_lead,
         }
     }
 
@@ -243,6 +254,24 @@ async fn a_claim_ends_in_time_when_home_is_silent_and_comes_back_with_it() {
     renewed.send.send_response(response(200, &lease));
     timeout(SECOND, home.claim.gained()).await.expect("gained");
     assert_eq!(home.claim.term(), 2);
+}
+
+/// Its part that writes is stuck: another process is to take over.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_may_not_lead_renews_nothing_until_it_may_again() {
+    let mut home = Home::start();
+    home.lead().await;
+    home.may_lead.store(false, Ordering::Relaxed);
+    let asked = timeout(SECOND * 60, home.handle.next_request()).await;
+    assert!(asked.is_err(), "it asks for nothing");
+    assert!(!home.leads(), "and the claim has run out");
+    home.may_lead.store(true, Ordering::Relaxed);
+    // another one has taken it meanwhile
+    let (method, _) = home.answer(409, &failure(409)).await;
+    assert_eq!(method, "PUT");
+    let (method, _) = home.answer(200, &mk_lease("other", "9")).await;
+    assert_eq!(method, "GET");
+    assert!(!home.leads());
 }
 
 #[tokio::test(start_paused = true)]

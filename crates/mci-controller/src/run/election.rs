@@ -31,3 +31,17 @@ pub(super) fn begin(home: &Home, clusterset: &str, clock: Clock, health: &Health
     let pulse = health.watch("lease", LOOP_LIMIT);
     Election::begin(elector, std::future::ready(()), move || pulse.beat())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn alone_it_may_write_and_in_a_dry_run_never() {
+        let clock = Clock::start();
+        for dry_run in [false, true] {
+            let claim = alone(dry_run, clock).claim();
+            assert_eq!(claim.is_valid(clock.now()), !dry_run);
+        }
+    }
+}
