@@ -352,3 +352,34 @@ kubectl -n {{ .root.Release.Namespace }} rollout status deployment/{{ .root.Rele
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* Whether Istio's gateways ask the endpoint picker by an EnvoyFilter. */}}
+{{- define "isthmus-pool.usesEnvoyFilter" -}}
+{{- and (eq .Values.provider.name "istio") (eq .Values.provider.mode "EnvoyFilter") -}}
+{{- end -}}
+
+{{/* Host by which Istio knows a Service: in the cluster's domain, which destinationRule.host may name. Parameters: root, component. */}}
+{{- define "isthmus-pool.istioHost" -}}
+{{- $host := .root.Values.provider.istio.destinationRule.host -}}
+{{- $picker := printf "%s-epp." .root.Release.Name -}}
+{{- if not $host -}}
+{{- printf "%s.cluster.local" (include "isthmus-pool.host" .) -}}
+{{- else if and (ne .component "epp") (hasPrefix $picker $host) -}}
+{{- printf "%s-%s.%s" .root.Release.Name .component (trimPrefix $picker $host) -}}
+{{- else if ne .component "epp" -}}
+{{- printf "%s.cluster.local" (include "isthmus-pool.host" .) -}}
+{{- else -}}
+{{- $host -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Namespace of the gateway whose requests the endpoint picker picks for. */}}
+{{- define "isthmus-pool.istioGatewayNamespace" -}}
+{{- .Values.provider.istio.envoyFilter.namespace | default .Values.httpRoute.inferenceGatewayNamespace | default .Release.Namespace -}}
+{{- end -}}
+
+{{/* Names of the routes whose requests the endpoint picker picks for, as a list in YAML. */}}
+{{- define "isthmus-pool.istioRoutes" -}}
+{{- $own := ternary (list (printf "%s.%s.0" .Release.Namespace .Release.Name)) list .Values.httpRoute.create -}}
+{{- .Values.provider.istio.envoyFilter.routes | default $own | toYaml -}}
+{{- end -}}

@@ -1,7 +1,7 @@
 {{/* Fails with the reason of each combination of values that cannot work. */}}
 {{- define "isthmus-pool.validate" -}}
 {{- $reasons := list -}}
-{{- range list "names" "images" "pool" "epp" "service" "processor" "router" "tokenCache" "metadataCenter" "worker" "resources" -}}
+{{- range list "names" "images" "pool" "epp" "service" "processor" "router" "tokenCache" "metadataCenter" "worker" "provider" "resources" -}}
 {{- $found := include (printf "isthmus-pool.validate.%s" .) $ | trim -}}
 {{- if $found -}}
 {{- $reasons = append $reasons $found -}}
@@ -243,6 +243,25 @@
 - inferencePool.targetPorts has {{ $port.number }}: the ports of simulated workers count up from the first
 {{- end }}
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "isthmus-pool.validate.provider" -}}
+{{- $filter := .Values.provider.istio.envoyFilter -}}
+{{- if eq (include "isthmus-pool.usesEnvoyFilter" .) "true" }}
+{{- if not (include "isthmus-pool.istioRoutes" . | fromYamlArray) }}
+- provider.istio.envoyFilter.routes is empty: name the routes whose requests the endpoint picker picks for, or have the release make one by httpRoute.create
+{{- end }}
+{{- if and $filter.workloadSelector (not $filter.namespace) }}
+- provider.istio.envoyFilter.namespace is empty: name that of the gateway's pods, such as istio-system
+{{- end }}
+{{- with .Values.inferencePool.targetPorts }}
+{{- if gt (len .) 1 }}
+- inferencePool.targetPorts has {{ len . }} ports: with provider.mode EnvoyFilter model servers have one
+{{- end }}
+{{- end }}
+{{- else if ne .Values.provider.mode "InferencePool" }}
+- provider.mode is {{ .Values.provider.mode }}, which needs provider.name istio: it is {{ .Values.provider.name }}
 {{- end }}
 {{- end -}}
 

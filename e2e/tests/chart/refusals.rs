@@ -54,6 +54,28 @@ const COMBINATIONS: &[(&[&str], &str)] = &[
         "inferencePool.targetPorts has 2 ports",
     ),
     (
+        &["provider.mode=EnvoyFilter"],
+        "provider.mode is EnvoyFilter, which needs provider.name istio: it is none",
+    ),
+    (
+        &["provider.name=istio,provider.mode=EnvoyFilter"],
+        "provider.istio.envoyFilter.routes is empty",
+    ),
+    (
+        &[
+            "provider.name=istio,provider.mode=EnvoyFilter",
+            "provider.istio.envoyFilter.routes[0]=llama,provider.istio.envoyFilter.workloadSelector.istio=ingressgateway",
+        ],
+        "provider.istio.envoyFilter.namespace is empty",
+    ),
+    (
+        &[
+            "provider.name=istio,provider.mode=EnvoyFilter,httpRoute.create=true",
+            "inferencePool.targetPorts[0].number=8000,inferencePool.targetPorts[1].number=8001",
+        ],
+        "inferencePool.targetPorts has 2 ports: with provider.mode EnvoyFilter",
+    ),
+    (
         &["worker.adapter.enabled=true"],
         "worker.adapter.enabled: there is no adapter yet",
     ),
@@ -330,6 +352,7 @@ const KINDS: &[(&str, &str)] = &[
         "at '/inferenceExtension/externalProcessor/endpoint'",
     ),
     ("provider.name=gke", "at '/provider/name'"),
+    ("provider.mode=Sidecar", "at '/provider/mode'"),
     ("image.tag=a/b", "at '/image/tag'"),
     (
         "inferenceExtension.service.annotations.internal=true",
