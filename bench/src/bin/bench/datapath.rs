@@ -76,8 +76,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(3);
 /// With `--quick`.
 const QUICK_ROUNDS: usize = 2;
-const QUICK_WARM_UP: Duration = Duration::from_millis(100);
-const QUICK_WINDOW: Duration = Duration::from_millis(200);
+const QUICK_WARM_UP: Duration = Duration::from_millis(200);
+const QUICK_WINDOW: Duration = Duration::from_millis(500);
 
 /// What is to be measured, and with what.
 struct Plan {
