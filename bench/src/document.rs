@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 
 use crate::{
     Figure,
-    figure::holds,
     rows::{ROWS, Row},
 };
 
@@ -72,12 +71,13 @@ fn line(row: &Row, measured: Option<&Measured>) -> String {
     let unit = text.split_once(' ').map_or("", |(_, unit)| unit);
     let goal = row.goal.map_or_else(String::new, |goal| {
         let unit = if measured.is_some() { unit } else { "" };
-        let at_most = (goal.at_most * 100.0).round() / 100.0;
-        format!("≤ {at_most} {unit}").trim_end().to_owned()
+        let (sign, limit) = (goal.bound.sign(), goal.bound.limit());
+        let limit = (limit * 100.0).round() / 100.0;
+        format!("{sign} {limit} {unit}").trim_end().to_owned()
     });
     let set_by = row.goal.map_or("", |goal| goal.set_by.name());
     let verdict = match (row.goal, measured) {
-        (Some(goal), Some(one)) if holds(one.value, goal) => "reached",
+        (Some(goal), Some(one)) if goal.bound.holds(one.value) => "reached",
         (Some(_), Some(_)) => "**missed**",
         _ => "",
     };
@@ -91,6 +91,7 @@ mod tests {
 
     const SENT: &str = "1000 members, 5 exporters, TLS: event to all sent, p99";
     const RSS: &str = "100 members x 50 exported pools: RSS";
+    const SHARE: &str = "data path, pool: requests/s / without EPP";
 
     fn mk(rows: &str) -> String {
         format!("# Text\n{BEGIN}\n{HEAD}{rows}{END}\nMore\n")
@@ -142,6 +143,8 @@ mod tests {
         let new = with_figures(&mk(""), &[], "def").expect("a table");
         let expected = format!("| {SENT} | not measured | ≤ 100 | design |  |  |");
         assert_eq!(row(&new, SENT), expected);
+        let expected = format!("| {SHARE} | not measured | ≥ 0.45 | design |  |  |");
+        assert_eq!(row(&new, SHARE), expected);
         assert!(with_figures("no table", &[], "def").is_err());
     }
 

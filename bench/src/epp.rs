@@ -17,4 +17,4 @@ mod picker;
 pub use endpoints::{Endpoints, Settings};
 pub use frames::{Chunks, Prompts, Script};
 pub use load::{Load, Sample};
-pub use picker::{Cores, Picker, http_page};
+pub use picker::{Cores, Picker, http_page, sum_of_series};

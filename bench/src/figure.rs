@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::rows::{Goal, SetBy, goal_of};
+use crate::rows::{Bound, SetBy, goal_of};
 
 /// A figure of the table.
 #[derive(Clone, Debug, Serialize)]
@@ -15,9 +15,9 @@ pub struct Figure {
     pub value: f64,
     /// Unit, spelled as people write it.
     pub unit: &'static str,
-    /// Upper limit; none: for information.
+    /// Its limit; none: for information.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub goal: Option<f64>,
+    pub goal: Option<Bound>,
     /// Who set it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_by: Option<SetBy>,
@@ -37,9 +37,9 @@ impl Figure {
             name,
             value,
             unit,
-            goal: goal.map(|goal| goal.at_most),
+            goal: goal.map(|goal| goal.bound),
             set_by: goal.map(|goal| goal.set_by),
-            holds: goal.map(|goal| holds(value, goal)),
+            holds: goal.map(|goal| goal.bound.holds(value)),
         }
     }
 
@@ -60,7 +60,7 @@ impl Figure {
         let good = |decimals: &usize| {
             let read: f64 = format!("{value:.decimals$}").parse().unwrap_or(*value);
             self.goal
-                .is_none_or(|goal| (read <= goal) == (*value <= goal))
+                .is_none_or(|goal| goal.holds(read) == goal.holds(*value))
         };
         let decimals = (decimals..6).find(good).unwrap_or(6);
         format!("{value:.decimals$} {unit}").trim_end().to_owned()
@@ -68,16 +68,16 @@ impl Figure {
 
     /// A row for a terminal.
     pub fn row(&self) -> String {
-        let goal = self
-            .goal
-            .map_or_else(String::new, |goal| format!("{goal:.2}"));
+        let goal = self.goal.map_or_else(String::new, |goal| {
+            format!("{} {:.2}", goal.sign(), goal.limit())
+        });
         let holds = match self.holds {
             Some(true) => "yes",
             Some(false) => "NO",
             None => "",
         };
         format!(
-            "{:<88} {:>10.2} {:<6} {:>8} {:>5}",
+            "{:<88} {:>10.2} {:<6} {:>10} {:>5}",
             self.name, self.value, self.unit, goal, holds
         )
     }
@@ -94,11 +94,6 @@ pub fn verdict(figures: &[Figure]) -> (String, usize) {
         text.push_str(name);
     }
     (text, names.len())
-}
-
-/// Whether a value reaches its goal.
-pub(crate) fn holds(value: f64, goal: Goal) -> bool {
-    value <= goal.at_most
 }
 
 /// A value that `share` of all are not above; `times` need not be sorted.
@@ -124,9 +119,13 @@ mod tests {
     fn a_figure_has_the_goal_of_its_row() {
         let name = "failover after SIGTERM: event to all applied";
         let reached = Figure::new(name, 3.0, "s");
-        assert_eq!((reached.goal, reached.holds), (Some(3.0), Some(true)));
+        let goal = Some(Bound::AtMost(3.0));
+        assert_eq!((reached.goal, reached.holds), (goal, Some(true)));
         assert_eq!(reached.set_by, Some(SetBy::Specification));
         assert_eq!(Figure::new(name, 3.1, "s").holds, Some(false));
+        let name = "data path, pool: requests/s / without EPP";
+        assert_eq!(Figure::new(name, 0.45, "x").holds, Some(true));
+        assert_eq!(Figure::new(name, 0.449, "x").holds, Some(false));
         let other = Figure::new("of no row", 1.0, "s");
         assert_eq!((other.goal, other.holds), (None, None));
     }
@@ -156,6 +155,10 @@ mod tests {
         assert_eq!(text(2.96), "3.0 s");
         assert_eq!(text(3.02), "3.02 s");
         assert_eq!(text(13.6), "14 s");
+        let name = "data path, pool: requests/s / without EPP";
+        let text = |value| Figure::new(name, value, "x").text();
+        assert_eq!(text(0.4512), "0.45 x");
+        assert_eq!(text(0.4496), "0.4496 x");
         assert_eq!(Figure::new("n", 120.4, "").text(), "120");
     }
 

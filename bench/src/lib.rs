@@ -1,4 +1,4 @@
-//! Load for the controller, the EPP and the gateway. For the controller: fleets of scripted API servers, the controller as a process of its own, and figures.
+//! Load for the controller, the EPP, the gateway and the data path. For the controller: fleets of scripted API servers, the controller as a process of its own, and figures.
 //!
 //! The load runs in this process and shares the machine with the controller: each figure says which of the two it is of.
 //! The programs are `bench` (figures against their goals), `bare` and `floor` (the least that a controller and an EPP could
@@ -11,6 +11,7 @@
 
 mod bare;
 mod controller;
+pub mod datapath;
 mod document;
 mod encode;
 mod epp;
@@ -31,6 +32,7 @@ pub use document::with_figures;
 pub use encode::{EncodeCost, encode};
 pub use epp::{
     Chunks, Cores, Endpoints, Load, Picker, Prompts, Sample, Script, Settings, http_page,
+    sum_of_series,
 };
 pub use figure::{Figure, percentile, verdict};
 pub use fleet::{Fleet, FleetOptions, NS, pool};
@@ -39,4 +41,4 @@ pub use grpc::{Messages, grpc_frame};
 pub use model::{Fault, Import, Member, Model, Pool};
 pub use quality::{EngineModel, Outcome, Policy, Setup, Trace, Workload, capacity, simulate};
 pub use replay::{Prompts as ReplayPrompts, Replayed, Routing, TraceFormat, replay};
-pub use rows::{Goal, LATE, PEER, ROWS, Row, SetBy};
+pub use rows::{Bound, Goal, LATE, PEER, ROWS, Row, SetBy};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 mod goal;
 
-pub use goal::{Goal, Row, SetBy};
+pub use goal::{Bound, Goal, Row, SetBy};
+use goal::{design, design_at_least, formerly, info, ours, specified};
 
 /// Each scripted API server answers so late: a network, and a server that works.
 pub const LATE: Duration = Duration::from_millis(20);
@@ -63,6 +64,10 @@ const BUILD: f64 = 20.0;
 /// In MB, and in bytes on the wire for one change.
 const GATEWAY_MEMORY: f64 = 200.0;
 const ONE_CHANGE: f64 = 1000.0;
+const DATAPATH: &str = "datapath";
+/// Of the requests that the same Envoy answers each second without EPP.
+const BY_POOL: f64 = 0.45;
+const BY_IMPORT: f64 = 0.35;
 /// Measured with `epp` where there is another EPP, or where there are cores enough; skipped otherwise.
 pub const PEER: &str = "epp-peer";
 /// CPU of a request, against the floor in the same run: of 1 KB, and of more.
@@ -106,32 +111,6 @@ const SEEN: f64 = 0.2;
 const FLAT: f64 = 1.05;
 /// As good as the other or better.
 const AS_GOOD: f64 = 1.0;
-
-const fn design(bench: &'static str, name: &'static str, at_most: f64) -> Row {
-    goal(bench, name, at_most, SetBy::Design)
-}
-
-const fn formerly(bench: &'static str, name: &'static str, at_most: f64) -> Row {
-    goal(bench, name, at_most, SetBy::FormerDesign)
-}
-
-const fn specified(bench: &'static str, name: &'static str, at_most: f64) -> Row {
-    goal(bench, name, at_most, SetBy::Specification)
-}
-
-const fn ours(bench: &'static str, name: &'static str, at_most: f64) -> Row {
-    goal(bench, name, at_most, SetBy::Ours)
-}
-
-const fn goal(bench: &'static str, name: &'static str, at_most: f64, set_by: SetBy) -> Row {
-    let goal = Some(Goal { at_most, set_by });
-    Row { bench, name, goal }
-}
-
-const fn info(bench: &'static str, name: &'static str) -> Row {
-    let goal = None;
-    Row { bench, name, goal }
-}
 
 /// In the order of the document.
 #[rustfmt::skip]
@@ -567,6 +546,36 @@ pub const ROWS: &[Row] = &[
     specified(GATEWAY, "gateway, 1000 routes x 1000 Services, a host each: build of the whole", BUILD),
     specified(GATEWAY, "gateway, 1000 routes x 1000 Services, a host each: bytes for one endpoint", ONE_CHANGE),
     specified(GATEWAY, "gateway, 1000 routes x 1000 Services, a host each: bytes for one cluster", ONE_CHANGE),
+
+    info(DATAPATH, "data path, no EPP: requests/s"),
+    info(DATAPATH, "data path, no EPP: p50"),
+    info(DATAPATH, "data path, no EPP: p99"),
+    info(DATAPATH, "data path, no EPP: CPU of Envoy per request"),
+    info(DATAPATH, "data path, no EPP: CPU of load per request"),
+    info(DATAPATH, "data path, pool: requests/s"),
+    design_at_least(DATAPATH, "data path, pool: requests/s / without EPP", BY_POOL),
+    info(DATAPATH, "data path, pool: p50"),
+    info(DATAPATH, "data path, pool: p99"),
+    info(DATAPATH, "data path, pool: CPU of Envoy per request"),
+    info(DATAPATH, "data path, pool: CPU of EPP per request"),
+    info(DATAPATH, "data path, import in EndpointMode: requests/s"),
+    design_at_least(DATAPATH, "data path, import in EndpointMode: requests/s / without EPP", BY_IMPORT),
+    info(DATAPATH, "data path, import in EndpointMode: p50"),
+    info(DATAPATH, "data path, import in EndpointMode: p99"),
+    info(DATAPATH, "data path, import in EndpointMode: CPU of Envoy per request"),
+    info(DATAPATH, "data path, import in EndpointMode: CPU of EPP per request"),
+    info(DATAPATH, "data path, import of two clusters: requests/s"),
+    design_at_least(DATAPATH, "data path, import of two clusters: requests/s / without EPP", BY_IMPORT),
+    info(DATAPATH, "data path, import of two clusters: p50"),
+    info(DATAPATH, "data path, import of two clusters: p99"),
+    info(DATAPATH, "data path, import of two clusters: CPU of Envoy per request"),
+    info(DATAPATH, "data path, import of two clusters: CPU of EPP per request"),
+    info(DATAPATH, "data path, import in ParentMode: requests/s"),
+    design_at_least(DATAPATH, "data path, import in ParentMode: requests/s / without EPP", BY_IMPORT),
+    info(DATAPATH, "data path, import in ParentMode: p50"),
+    info(DATAPATH, "data path, import in ParentMode: p99"),
+    info(DATAPATH, "data path, import in ParentMode: CPU of Envoy per request"),
+    info(DATAPATH, "data path, import in ParentMode: CPU of EPP per request"),
 ];
 
 /// The goal of a figure, if it has one.

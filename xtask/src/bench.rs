@@ -1,4 +1,4 @@
-//! `cargo xtask bench` and `cargo xtask soak`: the controller and the EPP as processes, under load from another.
+//! `cargo xtask bench` and `cargo xtask soak`: the controller, the EPP and the gateway as processes, under load from another.
 
 use std::{
     path::{Path, PathBuf},
@@ -35,17 +35,27 @@ const METADATA: &str = "metadata";
 const DYNAMO: &str = "dynamo";
 /// The one that needs the gateway.
 const GATEWAY: &str = "gateway";
+/// The one that needs the gateway, the EPP and an Envoy.
+const DATAPATH: &str = "datapath";
 /// Those that need no controller.
-const WITHOUT_CONTROLLER: [&str; 6] = [EPP, "epp-quality", METADATA, "router", DYNAMO, GATEWAY];
+const WITHOUT_CONTROLLER: [&str; 7] = [
+    EPP,
+    "epp-quality",
+    METADATA,
+    "router",
+    DYNAMO,
+    GATEWAY,
+    DATAPATH,
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, router, dynamo, gateway, nothing; default: all
+    /// What to measure: propagation10, propagation100, propagation1000, restart, large, failover, real, epp, epp-quality, metadata, router, dynamo, gateway, datapath, nothing; default: all
     names: Vec<String>,
-    /// Of propagation, epp, epp-quality, metadata, router, dynamo and gateway, only the cases with this in their names, such as '50 exporters, TLS'
+    /// Of propagation, epp, epp-quality, metadata, router, dynamo, gateway and datapath, only the cases with this in their names, such as '50 exporters, TLS'
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Of epp, metadata, dynamo and gateway, a twentieth of the requests, to see that all works: such figures say nothing
+    /// Of epp, metadata, dynamo, gateway and datapath, a twentieth of the requests, to see that all works: such figures say nothing
     #[arg(long, conflicts_with = "write_docs")]
     quick: bool,
     /// Of router, a trace to replay beside the generated prompts
@@ -105,12 +115,18 @@ pub(crate) fn run_bench(args: &Args) -> Result<()> {
     if needs(GATEWAY) {
         packages.push(GATEWAY);
     }
+    if needs(DATAPATH) {
+        packages.extend([GATEWAY, EPP]);
+    }
     let mut bench = built("bench", &packages)?;
     if needs(REAL) {
         tools::ensure()?.tell(&mut bench)?;
     }
     if needs(METADATA) {
         bench.env("REDIS_SERVER_BIN", tools::redis()?);
+    }
+    if needs(DATAPATH) {
+        bench.env("ENVOY_BIN", tools::envoy()?);
     }
     bench.args(&args.names);
     if let Some(only) = &args.only {

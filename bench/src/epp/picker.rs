@@ -192,13 +192,7 @@ impl Picker {
     /// When it has no page.
     pub async fn metric(&self, name: &str) -> Result<f64> {
         let page = http_page(self.metrics.context("it has no metrics")?).await?;
-        let series = page.lines().filter_map(|line| {
-            let rest = line.strip_prefix(name)?;
-            let (labels, value) = rest.rsplit_once(' ')?;
-            let is_it = labels.is_empty() || labels.starts_with('{');
-            is_it.then(|| value.parse::<f64>().ok()).flatten()
-        });
-        Ok(series.sum())
+        Ok(sum_of_series(&page, name))
     }
 
     /// User and system time so far, of all its threads.
@@ -228,6 +222,17 @@ impl Picker {
     pub fn resume(&self) -> Result<()> {
         Ok(kill(self.pid, Signal::SIGCONT)?)
     }
+}
+
+/// The sum of a metric's series on a page; zero where there is none.
+pub fn sum_of_series(page: &str, name: &str) -> f64 {
+    let series = page.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let (labels, value) = rest.rsplit_once(' ')?;
+        let is_it = labels.is_empty() || labels.starts_with('{');
+        is_it.then(|| value.parse::<f64>().ok()).flatten()
+    });
+    series.sum()
 }
 
 /// The metrics page of a server.

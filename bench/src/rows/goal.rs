@@ -13,13 +13,23 @@ pub struct Row {
     pub goal: Option<Goal>,
 }
 
-/// An upper limit, in the unit of its figure.
+/// What a figure is to reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
-    /// The figure is to be at most this.
-    pub at_most: f64,
+    /// The limit of the figure.
+    pub bound: Bound,
     /// Who set it.
     pub set_by: SetBy,
+}
+
+/// A limit, in the unit of its figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The figure is to be at most this.
+    AtMost(f64),
+    /// The figure is to be at least this.
+    AtLeast(f64),
 }
 
 /// Where a goal comes from.
@@ -37,6 +47,33 @@ pub enum SetBy {
     Ours,
 }
 
+// === impl Bound ===
+
+impl Bound {
+    /// Whether a value is within the limit.
+    pub fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(limit) => value <= limit,
+            Self::AtLeast(limit) => value >= limit,
+        }
+    }
+
+    /// Between the name of a figure and the limit.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self::AtMost(_) => "≤",
+            Self::AtLeast(_) => "≥",
+        }
+    }
+
+    /// The number that is the limit.
+    pub fn limit(self) -> f64 {
+        match self {
+            Self::AtMost(limit) | Self::AtLeast(limit) => limit,
+        }
+    }
+}
+
 // === impl SetBy ===
 
 impl SetBy {
@@ -49,4 +86,39 @@ impl SetBy {
             Self::Ours => "ours",
         }
     }
+}
+
+pub(super) const fn design(bench: &'static str, name: &'static str, at_most: f64) -> Row {
+    goal(bench, name, at_most, SetBy::Design)
+}
+
+pub(super) const fn formerly(bench: &'static str, name: &'static str, at_most: f64) -> Row {
+    goal(bench, name, at_most, SetBy::FormerDesign)
+}
+
+pub(super) const fn specified(bench: &'static str, name: &'static str, at_most: f64) -> Row {
+    goal(bench, name, at_most, SetBy::Specification)
+}
+
+pub(super) const fn ours(bench: &'static str, name: &'static str, at_most: f64) -> Row {
+    goal(bench, name, at_most, SetBy::Ours)
+}
+
+const fn goal(bench: &'static str, name: &'static str, at_most: f64, set_by: SetBy) -> Row {
+    let bound = Bound::AtMost(at_most);
+    let goal = Some(Goal { bound, set_by });
+    Row { bench, name, goal }
+}
+
+pub(super) const fn design_at_least(bench: &'static str, name: &'static str, limit: f64) -> Row {
+    let goal = Some(Goal {
+        bound: Bound::AtLeast(limit),
+        set_by: SetBy::Design,
+    });
+    Row { bench, name, goal }
+}
+
+pub(super) const fn info(bench: &'static str, name: &'static str) -> Row {
+    let goal = None;
+    Row { bench, name, goal }
 }

@@ -62,7 +62,7 @@ pub use node::write_volume;
 pub use progress::Progress;
 pub use requests::{Answer, NoAnswer, Requests, Stream};
 pub use testbed::{Builder, Testbed};
-pub use tools::{MissingTools, Tools, find_kubectl};
+pub use tools::{MissingTools, Tools, find_envoy, find_kubectl};
 
 /// The root of the workspace this crate was built in.
 fn workspace() -> &'static std::path::Path {

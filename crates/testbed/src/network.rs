@@ -43,6 +43,15 @@ pub(crate) async fn make_hub() -> Result<NetNs, NetworkError> {
     Ok(hub)
 }
 
+/// Makes all addresses of these networks local ones of the hub.
+pub(crate) async fn add_local(networks: &[String]) -> Result<(), NetworkError> {
+    let routes = networks
+        .iter()
+        .map(|network| format!("route replace local {network} dev lo\n"));
+    let batch: String = routes.collect();
+    NetNs::current()?.ip(&batch).await
+}
+
 /// Forwards packets, and does not mind that they come and go by different wires.
 fn forward(namespace: &NetNs) -> Result<(), NetworkError> {
     namespace

@@ -93,6 +93,15 @@ pub async fn bring_up_loopback(_: &Inside) -> Result<(), TestbedError> {
     Ok(())
 }
 
+/// Makes all addresses of these networks, such as 10.201.0.0/16, local ones of the testbed's namespace.
+///
+/// # Errors
+/// When the network refuses.
+pub async fn add_local_networks(_: &Inside, networks: &[String]) -> Result<(), TestbedError> {
+    network::add_local(networks).await?;
+    Ok(())
+}
+
 // === impl Setup ===
 
 impl Setup {
@@ -173,7 +182,7 @@ impl Setup {
         let flags = words(
             "--config-path envoy.yaml --concurrency 2 --log-level warning --use-dynamic-base-id",
         );
-        let envoy = start("envoy", tools::envoy()?, flags, files, logs)?;
+        let envoy = start("envoy", tools::find_envoy()?, flags, files, logs)?;
         answers(&envoy, "Envoy", Some(local(ports.clients)), "/v1/models").await?;
         Ok(Standalone {
             ports,

@@ -56,7 +56,10 @@ struct Places {
 }
 
 /// Looks for Envoy alone, where [`Tools::find`] does.
-pub(crate) fn envoy() -> Result<PathBuf, MissingTools> {
+///
+/// # Errors
+/// When it is in none of these places.
+pub fn find_envoy() -> Result<PathBuf, MissingTools> {
     let places = Places::of_environment();
     let given = std::env::var_os(ENVOY_BIN).map(PathBuf::from);
     given

@@ -302,7 +302,7 @@ fn namespace(number: usize) -> Value {
     json!({"metadata": {"name": NS, "labels": {"number": number.to_string()}}})
 }
 
-fn class() -> Value {
+pub(crate) fn class() -> Value {
     json!({
         "metadata": {"name": "isthmus", "generation": 1},
         "spec": {"controllerName": "isthmus.dev/gateway"},

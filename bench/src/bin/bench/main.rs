@@ -1,4 +1,4 @@
-//! `bench [NAME…] --controller PROGRAM`: measures the controller on scripted API servers, and on real ones, the EPP and the gateway;
+//! `bench [NAME…] --controller PROGRAM`: measures the controller on scripted API servers, and on real ones, the EPP, the gateway and the data path;
 //! `cargo xtask bench` runs it.
 #![allow(clippy::print_stdout, reason = "a terminal program")]
 
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use self::propagation::Case;
 
+mod datapath;
 mod dynamo;
 mod epp;
 mod failover;
@@ -34,10 +35,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// What to measure; default: all.
     names: Vec<Name>,
-    /// Of propagation, epp, epp-quality, metadata, router, dynamo and gateway, only the cases with this in their names, such as `50 exporters, TLS`.
+    /// Of propagation, epp, epp-quality, metadata, router, dynamo, gateway and datapath, only the cases with this in their names, such as `50 exporters, TLS`.
     #[arg(long)]
     only: Option<String>,
-    /// Of epp, metadata, dynamo and gateway, a twentieth of the requests, of epp in one round: whether all works. Such figures say nothing.
+    /// Of epp, metadata, dynamo, gateway and datapath, a twentieth of the requests, of epp in one round: whether all works. Such figures say nothing.
     #[arg(long, conflicts_with = "document")]
     quick: bool,
     /// Of router, a trace to replay beside the generated prompts.
@@ -106,6 +107,8 @@ enum Name {
     Dynamo,
     /// The gateway at 1000 routes: CPU of an event, time until Envoy has it, build, memory, bytes on the wire.
     Gateway,
+    /// Envoy with an EPP, and an import in each mode, beside the same Envoy without EPP: requests a second, times, CPU.
+    Datapath,
     /// Nothing: with `--document`, the table is written anew with the goals of this program.
     Nothing,
     /// 3 real clusters; the environment names the programs, as `cargo xtask bench` does.
@@ -141,7 +144,8 @@ fn measure(mut args: Args) -> Result<()> {
         args.names = all.filter(|name| *name != Name::Nothing).collect();
     }
     // before any thread exists
-    let inside = if args.names.contains(&Name::Real) {
+    let needs_namespaces = [Name::Real, Name::Datapath];
+    let inside = if needs_namespaces.iter().any(|one| args.names.contains(one)) {
         Some(testbed::enter().context("entering namespaces")?)
     } else {
         None
@@ -157,6 +161,9 @@ fn measure(mut args: Args) -> Result<()> {
 async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
     let names = args.names.clone();
     let limit = raise_open_files()?;
+    if let Some(inside) = inside {
+        testbed::standalone::bring_up_loopback(inside).await?;
+    }
     let mut run = Run {
         args,
         figures: Vec::new(),
@@ -194,6 +201,10 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Router => run.router()?,
             Name::Dynamo => run.dynamo().await?,
             Name::Gateway => run.gateway().await?,
+            Name::Datapath => {
+                run.data_path(inside.context("not inside namespaces")?)
+                    .await?
+            }
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,
         }
