@@ -58,11 +58,12 @@ pub(crate) enum Refused {
     },
     /// The certificate in the Secret with this key.
     Certificate(Key),
+    /// Clusters of the port of a Service.
     Service(Key, u16),
+    /// Clusters, internal listeners and their tables of a pool.
     Pool(Key),
+    /// Those of an import.
     Import(Key),
-    /// The internal listener of a pool or import, or its table.
-    Hop,
     /// Nothing that a status is about.
     Other,
 }

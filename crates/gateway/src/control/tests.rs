@@ -1,15 +1,16 @@
 //! What follows from events, one after the other, is what follows from everything that is known in the end.
 
 use ::watch::Update;
+use crd::conditions::PROGRAMMED;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::feedback::Feedback;
-use crate::fixture::{key, mk_https_listener, mk_options, mk_settings, mk_world};
+use crate::fixture::{key, mk_feedback, mk_https_listener, mk_options, mk_settings, mk_world};
 use crate::infra::MANAGED_BY;
-use crate::model::WantedStatus;
+use crate::model::{Cond, Truth, WantedStatus, build_with};
 use crate::xds::Kind;
 
 #[test]
@@ -21,6 +22,41 @@ fn secrets_that_listeners_name_are_watched() {
         .push(mk_https_listener("https", 443, None, &["cert"]));
     let sources = wanted_sources(&world, &mk_settings().controller);
     assert!(sources.contains_key(&Source::Secret(key("cert"))));
+}
+
+/// Its other routes are served, and so is the Gateway.
+#[test]
+fn refused_hop_shows_on_the_routes_that_lead_to_it_alone() {
+    let is_programmed = |conditions: &[Cond]| {
+        let mut programmed = conditions.iter().filter(|one| one.kind == PROGRAMMED);
+        programmed.all(|one| one.status == Truth::True)
+    };
+    for name in [
+        "hop/ns/llm/east",
+        "hop/ns/llm/east/@parent",
+        "hop/ns/llm/@pool",
+    ] {
+        for kind in [Kind::Listener, Kind::Routes] {
+            let refused = Rejection {
+                of: names::refused(kind, name),
+                name: name.to_owned(),
+                message: "no".to_owned(),
+                others_serve: false,
+            };
+            let mut feedback = mk_feedback();
+            feedback.rejections.insert(key("gw"), vec![refused]);
+            let (_, wanted) = build_with(&mk_world(), &feedback, &mk_settings());
+            let gateway = &wanted.gateways[&key("gw")];
+            let listeners = gateway.listeners.iter().map(|one| &one.conditions);
+            let routes = ["chat", "web"].map(|route| &wanted.routes[&key(route)][0].conditions);
+            let said = [&gateway.conditions]
+                .into_iter()
+                .chain(listeners)
+                .chain(routes);
+            let said: Vec<bool> = said.map(|conditions| is_programmed(conditions)).collect();
+            assert_eq!(said, [true, true, false, true], "{kind:?} {name}");
+        }
+    }
 }
 
 /// The parts of the loop that need nothing else.
@@ -430,6 +466,7 @@ fn refuse(feedback: &mut Feedback, mut number: usize) -> Changes {
             (Kind::Cluster, "pool/ns/llm"),
             (Kind::Cluster, "import/ns/llm"),
             (Kind::Listener, "edge/80"),
+            (Kind::Listener, "hop/ns/llm/east"),
         ],
         number,
     );

@@ -110,7 +110,12 @@ pub(crate) fn refused(kind: Kind, name: &str) -> Refused {
             let hostname = hostname.first().map(ToString::to_string);
             number(port).map(|port| Refused::Table { port, hostname })
         }
-        (Kind::Listener | Kind::Routes, ["hop", ..]) => Some(Refused::Hop),
+        (Kind::Listener | Kind::Routes, ["hop", namespace, name, "@pool"]) => {
+            Some(Refused::Pool(Key::new(*namespace, *name)))
+        }
+        (Kind::Listener | Kind::Routes, ["hop", namespace, name, ..]) => {
+            Some(Refused::Import(Key::new(*namespace, *name)))
+        }
         (Kind::Listener | Kind::Routes, _) => None,
         (Kind::Cluster | Kind::Endpoints, ["svc", namespace, name, port]) => {
             let key = Key::new(*namespace, *name);
@@ -169,7 +174,11 @@ mod tests {
             ),
             (Kind::Cluster, super::pool(&llm), pool.clone()),
             (Kind::Cluster, hopped(&llm), pool.clone()),
-            (Kind::Endpoints, epp(&llm), pool),
+            (Kind::Endpoints, epp(&llm), pool.clone()),
+            (Kind::Listener, hop_pool(&llm), pool.clone()),
+            (Kind::Routes, hop_pool(&llm), pool),
+            (Kind::Listener, hop(&llm, "east"), import.clone()),
+            (Kind::Routes, hop_parent(&llm, "east"), import.clone()),
             (Kind::Cluster, super::import(&llm), import.clone()),
             (Kind::Cluster, epp_of(&llm, "east"), import.clone()),
             (Kind::Cluster, pods(&llm, "east"), import.clone()),
@@ -179,11 +188,6 @@ mod tests {
         ];
         for (kind, name, expected) in cases {
             assert_eq!(refused(kind, &name), expected, "{name}");
-        }
-        for hop in [hop(&llm, "east"), hop_parent(&llm, "east"), hop_pool(&llm)] {
-            for kind in [Kind::Listener, Kind::Routes] {
-                assert_eq!(refused(kind, &hop), Refused::Hop, "{hop}");
-            }
         }
     }
 }

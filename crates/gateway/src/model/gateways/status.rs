@@ -181,10 +181,11 @@ fn overlapping(one: &OurListener<'_>, generation: i64) -> Cond {
     Cond::new(kind, Truth::True, reason, message, generation)
 }
 
-/// Whether the Gateway as a whole is not as it is wanted while Envoy refuses this.
+/// Whether the Gateway as a whole is not as it is wanted while Envoy refuses this. What is for a backend is the concern of the
+/// routes that lead to it.
 fn is_of_gateway(refused: &Refused) -> bool {
     match refused {
-        Refused::Port(_) | Refused::Table { .. } | Refused::Hop => true,
+        Refused::Port(_) | Refused::Table { .. } => true,
         Refused::Certificate(_)
         | Refused::Service(..)
         | Refused::Pool(_)
@@ -208,10 +209,6 @@ fn concerns(rejection: &Rejection, one: &OurListener<'_>) -> bool {
             let mut used = one.certificates.iter().flat_map(|found| &found.usable);
             used.any(|used| used == secret)
         }
-        Refused::Service(..)
-        | Refused::Pool(_)
-        | Refused::Import(_)
-        | Refused::Hop
-        | Refused::Other => false,
+        Refused::Service(..) | Refused::Pool(_) | Refused::Import(_) | Refused::Other => false,
     }
 }
