@@ -24,6 +24,7 @@ mod model;
 mod observe;
 mod pki;
 mod queue;
+mod replicas;
 mod run;
 mod select;
 mod status;
