@@ -37,7 +37,7 @@ pub(crate) mod tests;
 pub(crate) use endpoints::Assignment;
 #[cfg(test)]
 pub(crate) use endpoints::assign;
-pub(crate) use secret::{authorities, secret};
+pub(crate) use secret::{authorities, pem_of_authorities, secret};
 pub(crate) use served::{Reads, Served};
 pub(crate) use translate::{Plan, translate};
 

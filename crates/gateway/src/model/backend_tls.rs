@@ -10,9 +10,10 @@ use parking_lot::Mutex;
 
 use crate::text::quoted;
 use crate::world::{
-    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, Key, MAX_BUNDLE, SubjectName,
-    TlsValidation, World,
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, Key, MAX_BUNDLE, Rejection,
+    SubjectName, TlsValidation, World,
 };
+use crate::xds;
 
 use super::refs::{IMPORT_GROUP, POOL_GROUP, find_port, kind_of, picker};
 use super::{Backend, Cond, EppTls, ParentStatus, Settings, is_h2c, status};
@@ -102,6 +103,8 @@ enum BadAuthority {
     /// Nothing is reported until it is listed.
     #[error("ConfigMap {0} is not listed yet")]
     NotListed(Key),
+    #[error("no connection is made that they verify: {0}")]
+    Refused(String),
 }
 
 /// What a policy may name.
@@ -161,10 +164,10 @@ pub(crate) struct TlsPolicies<'w> {
 // === impl Verification ===
 
 impl Verification {
-    /// The one name that a certificate of the system's authorities must have; `None`: it is verified in another way.
-    pub(crate) fn system_name(&self) -> Option<&str> {
+    /// The server name, where it is the one name that the certificate must have.
+    pub(crate) fn only_name(&self) -> Option<&str> {
         let is_host = self.names == [SubjectName::Dns(self.hostname.clone())];
-        (is_host && self.authorities == Trusted::System).then_some(self.hostname.as_str())
+        is_host.then_some(self.hostname.as_str())
     }
 }
 
@@ -364,6 +367,23 @@ impl<'w> TlsPolicies<'w> {
         (!is_there).then(|| AgainstTarget::NoSuchPort(place.object.clone(), section.clone()))
     }
 
+    /// What is said of a policy whose authorities the Envoys of the Gateway refuse, though they could be read here.
+    fn refused(&self, resolved: &Resolved, gateway: &Key) -> Option<Resolved> {
+        let verification = resolved.verification.get()?.as_ref()?;
+        let Trusted::Bundle(bundle) = &verification.authorities else {
+            return None;
+        };
+        let mut rejections = self.world.rejections.get(gateway)?.iter();
+        let is_it = |one: &&Rejection| one.kind == xds::Kind::Secret && one.name == bundle.name();
+        let refused = rejections.find(|one| is_it(one) && !one.others_serve)?;
+        let bad = BadAuthority::Refused(refused.message.clone());
+        Some(Resolved {
+            invalid: Some(("NoValidCACertificate", bad.to_string())),
+            bad: Some(bad),
+            ..Resolved::default()
+        })
+    }
+
     /// For each policy an entry for each Gateway at which it matters. One whose authorities are not listed yet keeps the
     /// status it has.
     pub(crate) fn status(&self, users: &TlsUsers) -> BTreeMap<Key, Vec<ParentStatus>> {
@@ -378,7 +398,12 @@ impl<'w> TlsPolicies<'w> {
             }
             let entries = gateways.iter().map(|(gateway, against)| ParentStatus {
                 parent: status::gateway_ref(gateway),
-                conditions: resolved.conditions(against.as_ref(), policy.generation),
+                conditions: match self.refused(resolved, gateway) {
+                    Some(refused) if against.is_none() => {
+                        refused.conditions(None, policy.generation)
+                    }
+                    _ => resolved.conditions(against.as_ref(), policy.generation),
+                },
             });
             Some((key.clone(), entries.collect()))
         });
@@ -424,7 +449,9 @@ impl BadAuthority {
     fn reason(&self) -> &'static str {
         match self {
             Self::NotAConfigMap { .. } => "InvalidKind",
-            Self::Unusable(..) | Self::TooMany(_) | Self::NotListed(_) => "InvalidCACertificateRef",
+            Self::Unusable(..) | Self::TooMany(_) | Self::NotListed(_) | Self::Refused(_) => {
+                "InvalidCACertificateRef"
+            }
         }
     }
 }

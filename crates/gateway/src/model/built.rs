@@ -159,7 +159,10 @@ impl Built {
         }
         self.report_pools(&tls, settings, &dirty.pools, &mut delta);
         self.report_imports(world, &dirty.imports, &mut delta);
-        let is_moved = touched.all || !dirty.gateways.is_empty() || !touched.services.is_empty();
+        let is_moved = touched.all
+            || !dirty.gateways.is_empty()
+            || !touched.services.is_empty()
+            || !touched.reports.is_empty();
         if is_moved {
             self.report_tls_policies(&tls, &mut delta);
         }

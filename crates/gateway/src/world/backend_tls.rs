@@ -361,6 +361,11 @@ impl Bundle {
         &self.name
     }
 
+    /// All of it in PEM, which is made of what Envoy gets.
+    pub(crate) fn pem(&self) -> Option<String> {
+        xds::pem_of_authorities(&self.resource)
+    }
+
     /// As Envoy gets it.
     pub(crate) fn resource(&self) -> &Arc<Resource> {
         &self.resource

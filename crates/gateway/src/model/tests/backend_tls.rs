@@ -8,8 +8,8 @@ use crate::fixture::{key, mk_parent_entry, mk_settings, mk_world};
 use crate::select::Ineligible;
 use crate::world::authorities::{mk_bundle, mk_map};
 use crate::world::{
-    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, SubjectName, TlsTarget,
-    TlsValidation, Touched,
+    Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, Rejection, SubjectName,
+    TlsTarget, TlsValidation, Touched,
 };
 
 const SERVICE: (&str, &str) = ("", "Service");
@@ -113,6 +113,29 @@ fn of_two_policies_for_a_target_the_older_one_holds_and_then_the_first_by_name()
         said(&world, "b"),
         ["gw Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"]
     );
+}
+
+/// They could be read here, and Envoy is stricter.
+#[test]
+fn authorities_that_envoys_refuse_are_reported_where_no_envoy_has_them() {
+    let mut world = mk_tls_world();
+    add_policy(&mut world, "p", 1, SERVICE, "web", None);
+    let mut refuse = |name: &str, others_serve| {
+        let refused = Rejection {
+            kind: crate::xds::Kind::Secret,
+            name: name.to_owned(),
+            message: "1 of 1 Envoys refuse it: bad".to_owned(),
+            others_serve,
+        };
+        world.rejections.insert(key("gw"), vec![refused]);
+        said(&world, "p")
+    };
+    let name = mk_bundle("ca", &Ca::new("a")).name().to_owned();
+    let refused =
+        "gw Accepted=False/NoValidCACertificate ResolvedRefs=False/InvalidCACertificateRef";
+    assert_eq!(refuse(&name, false), [refused]);
+    assert_eq!(refuse(&name, true), [GOOD]);
+    assert_eq!(refuse("other", false), [GOOD]);
 }
 
 #[test]
