@@ -114,6 +114,18 @@ securityContext:
 {{- end }}
 {{- end -}}
 
+{{/* The Lease of the gateways with this controller name: as the gateway itself names it. */}}
+{{- define "isthmus.gatewayLease" -}}
+{{- $controller := .Values.gateway.controllerName -}}
+{{- if eq $controller "isthmus.dev/gateway" -}}
+isthmus-gateway
+{{- else -}}
+{{- $domain := splitList "/" $controller | first -}}
+{{- $path := trimPrefix (printf "%s/" $domain) $controller | lower -}}
+isthmus-gateway.{{ regexReplaceAll "[^a-z0-9]" $path "-" | trimAll "-" }}.{{ $domain }}
+{{- end -}}
+{{- end -}}
+
 {{/* The programs of the release, as a JSON object: name to replicas. */}}
 {{- define "isthmus.programs" -}}
 {{- $programs := dict -}}

@@ -18,6 +18,12 @@ use crate::xds::Options;
 /// Where the images of Envoy have the authorities that most systems trust.
 const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
+/// Who has this Lease writes, of the gateways with the default controller name.
+const LEASE: &str = "isthmus-gateway";
+
+/// Of a controller name: with what is before and after it, it is a name of an object.
+const MAX_CONTROLLER_NAME: usize = 200;
+
 /// The importing gateway: serves Gateways of class isthmus with Envoys, and routes to local
 /// InferencePools and to pools imported from other clusters.
 ///
@@ -61,8 +67,9 @@ pub struct Args {
     #[arg(long, env, default_value = "0.0.0.0:8080")]
     admin_address: SocketAddr,
 
-    /// Write status and what runs Envoys only while holding the Lease isthmus-gateway in --namespace, so that of several
-    /// replicas one writes, and all serve Envoys. Without it (false), run one.
+    /// Write status and what runs Envoys only while holding the Lease isthmus-gateway in --namespace (with another
+    /// --controller-name DOMAIN/PATH: isthmus-gateway.PATH.DOMAIN), so that of several replicas one writes, and all serve
+    /// Envoys. Without it (false), run one.
     #[arg(
         long,
         env,
@@ -150,6 +157,8 @@ pub(crate) struct Config {
     pub(crate) infra: InfraSettings,
     pub(crate) cluster_name: String,
     pub(crate) namespace: String,
+    /// Name of the Lease; the replicas that contend for it share what they know under a name that begins with it.
+    pub(crate) lease: String,
     pub(crate) ads_address: SocketAddr,
     pub(crate) admin_address: SocketAddr,
     pub(crate) leader_elect: bool,
@@ -193,15 +202,15 @@ impl Args {
             let expected = "1 to 63 lower case letters, digits and '-', not at the ends";
             return Err(ConfigError::new(value, expected, "--cluster-name west"));
         }
-        if !controller_name.contains('/') {
+        let Some(lease) = lease_name(&controller_name) else {
             let value = format!("--controller-name {}", quoted(&controller_name));
-            let expected = "a domain and a path";
+            let expected = "a domain and a path, of 200 characters at most";
             return Err(ConfigError::new(
                 value,
                 expected,
                 "--controller-name isthmus.dev/gateway",
             ));
-        }
+        };
         if stream_idle_timeout.is_zero() {
             let expected = "more than 0s: a hung endpoint picker would hold requests for ever";
             let value = "--stream-idle-timeout 0s";
@@ -256,6 +265,7 @@ impl Args {
             },
             cluster_name,
             namespace,
+            lease,
             ads_address,
             admin_address,
             leader_elect,
@@ -263,6 +273,25 @@ impl Args {
             removal_delay,
         })
     }
+}
+
+/// The Lease of the gateways with this controller name: those of one name in a namespace exclude each other, and no others. The
+/// chart makes the same names, for the rights on them. None where it is no name of a controller.
+fn lease_name(controller: &str) -> Option<String> {
+    let (domain, path) = controller.split_once('/')?;
+    if !domain.split('.').all(is_label) || controller.len() > MAX_CONTROLLER_NAME {
+        return None;
+    }
+    if controller == crd::annotations::GATEWAY_CONTROLLER {
+        return Some(LEASE.to_owned());
+    }
+    let part = |c: char| match c.to_ascii_lowercase() {
+        c @ ('a'..='z' | '0'..='9') => c,
+        _ => '-',
+    };
+    let path: String = path.chars().map(part).collect();
+    let path = path.trim_matches('-');
+    (!path.is_empty()).then(|| format!("{LEASE}.{path}.{domain}"))
 }
 
 fn by_cluster(given: Vec<ClusterCidr>) -> BTreeMap<String, Vec<Cidr>> {
@@ -316,6 +345,21 @@ mod tests {
         process::docs::check_part(&file, "flags", &made, again).unwrap();
     }
 
+    /// Gateways of two controller names in one namespace do not wait for each other.
+    #[rstest]
+    #[case::default("isthmus.dev/gateway", "isthmus-gateway")]
+    #[case::another("example.com/gateway", "isthmus-gateway.gateway.example.com")]
+    #[case::another_domain("a.example.com/gateway", "isthmus-gateway.gateway.a.example.com")]
+    #[case::another_path("isthmus.dev/gateway-2", "isthmus-gateway.gateway-2.isthmus.dev")]
+    #[case::as_the_chart_has_it(
+        "example.com/A/gateway_2",
+        "isthmus-gateway.a-gateway-2.example.com"
+    )]
+    fn each_controller_has_a_lease_of_its_own(#[case] controller: &str, #[case] lease: &str) {
+        let config = mk_config(&["--controller-name", controller]).unwrap();
+        assert_eq!(config.lease, lease);
+    }
+
     #[test]
     fn hostname_follows_the_namespace_unless_given() {
         let config = mk_config(&["--namespace", "mine"]).unwrap();
@@ -345,6 +389,8 @@ mod tests {
     #[rstest]
     #[case(&["--cluster-name", "West"], "--cluster-name west")]
     #[case(&["--controller-name", "gateway"], "isthmus.dev/gateway")]
+    #[case(&["--controller-name", "Example.com/gateway"], "isthmus.dev/gateway")]
+    #[case(&["--controller-name", "example.com/~"], "isthmus.dev/gateway")]
     #[case(&["--pod-cidr", "10.0.0.0/8"], "cluster=address/length")]
     #[case(&["--deny-cidr", "10.0.0.0"], "10.2.0.0/16")]
     #[case(&["--remote-cidr", "east=10.0.0.0/8"], "10.2.0.0/16")]

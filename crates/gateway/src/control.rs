@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use moment::Clock;
 use parking_lot::Mutex;
-use process::Health;
+use process::{Health, Pulse};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,8 @@ pub(crate) struct Control {
     /// What Envoys show on the control channel; none without TLS.
     pub(crate) credentials: Option<Credentials>,
     pub(crate) metrics: ModelMetrics,
+    /// Beats in each turn.
+    pub(crate) pulse: Pulse,
     pub(crate) health: Health,
     pub(crate) debug: DebugView,
     /// Cancelled once ADS may be served: a cold start never empties Envoys.
@@ -102,6 +104,7 @@ impl Control {
         let mut changes = Changes::default();
         let mut due: Option<(Instant, Instant)> = None;
         loop {
+            self.pulse.beat();
             let flush = async {
                 match due {
                     Some((quiet, at_most)) => sleep_until(quiet.min(at_most)).await,

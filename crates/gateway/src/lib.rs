@@ -29,6 +29,7 @@ mod observe;
 mod parameters;
 mod pki;
 mod queue;
+mod replicas;
 mod resource;
 mod run;
 mod select;

@@ -24,7 +24,7 @@ mod resolve;
 mod scrape;
 
 pub(crate) use dial::Targets;
-pub(crate) use probe::{Method, Probe};
+pub(crate) use probe::{Authorities, Method, Probe, SignedBy};
 pub(crate) use scrape::Scrape;
 
 use places::Places;

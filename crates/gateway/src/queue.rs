@@ -96,9 +96,15 @@ where
         self.wake.notify_one();
     }
 
-    /// Works while the claim is valid, until `stop`, then finishes what has begun. `work` fails with what to tell.
-    pub(crate) async fn run<F, Fut>(self, work: F, claim: Claim, stop: CancellationToken)
-    where
+    /// Works while the claim is valid, until `stop`, then finishes what has begun. `work` fails with what to tell. `over` is called
+    /// after each tenure, when nothing is under way any more.
+    pub(crate) async fn run<F, Fut>(
+        self,
+        work: F,
+        over: impl Fn(),
+        claim: Claim,
+        stop: CancellationToken,
+    ) where
         F: Fn(K, V) -> Fut,
         Fut: Future<Output = Result<(), String>> + Send + 'static,
     {
@@ -108,6 +114,7 @@ where
                 tenure = claim.gained() => {
                     self.work(&work, tenure, &stop).await;
                     self.forget_written();
+                    over();
                 }
             }
         }
@@ -240,6 +247,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use lease::ByHand;
     use moment::Clock;
     use tokio::sync::{mpsc, oneshot};
@@ -273,7 +282,10 @@ mod tests {
             }
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(queue.clone().run(work, Claim::always(), stop.clone()));
+        let running = queue
+            .clone()
+            .run(work, || (), Claim::always(), stop.clone());
+        tasks.spawn(running);
         let mut all = Vec::new();
         while all.len() < 3 {
             all.push(seen.recv().await.unwrap());
@@ -330,6 +342,8 @@ mod tests {
         hand: ByHand,
         queue: Queue<&'static str, u32>,
         calls: mpsc::Receiver<(&'static str, u32, oneshot::Sender<()>)>,
+        /// How many are over.
+        tenures: Arc<AtomicU32>,
         _tasks: JoinSet<()>,
     }
 
@@ -348,13 +362,19 @@ mod tests {
                     ended.await.map_err(|error| error.to_string())
                 }
             };
-            let queue = Queue::new();
+            let (queue, tenures) = (Queue::new(), Arc::<AtomicU32>::default());
+            let count = Arc::clone(&tenures);
+            let over = move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            };
             let mut tasks = JoinSet::new();
-            tasks.spawn(queue.clone().run(work, claim, CancellationToken::new()));
+            let stop = CancellationToken::new();
+            tasks.spawn(queue.clone().run(work, over, claim, stop));
             Self {
                 hand,
                 queue,
                 calls,
+                tenures,
                 _tasks: tasks,
             }
         }
@@ -377,8 +397,10 @@ mod tests {
         assert_eq!(value, 2, "the newest");
         // it is cut off with the claim, and the other replica writes
         replica.hand.give_up();
+        assert_eq!(replica.tenures.load(Ordering::Relaxed), 0);
         timeout(Duration::from_secs(1), end.closed()).await.unwrap();
         assert!(replica.is_quiet().await);
+        assert_eq!(replica.tenures.load(Ordering::Relaxed), 1);
         replica.queue.replace(mk_wanted(&[("b", 1)]));
         assert!(replica.is_quiet().await);
         replica.hand.hold(Duration::from_secs(10));

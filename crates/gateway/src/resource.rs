@@ -9,6 +9,7 @@ mod secret;
 
 pub(crate) use secret::{
     authorities, authorities_name, certificate, certificate_name, is_authorities,
+    pem_of_authorities,
 };
 
 /// One encoded resource. Its debug text has no bytes: they may be a private key.

@@ -30,6 +30,7 @@ use crate::metrics::{AdsMetrics, Leader, ModelMetrics, ObserveMetrics, WriteMetr
 use crate::observe::{FACTS, Observers};
 use crate::pki::{Authority, SERVER_RENEWAL};
 use crate::queue::Queue;
+use crate::replicas::Replicas;
 use crate::status::pace::Pace;
 use crate::status::{Target, Wanted};
 use crate::watches::{EVENTS, Watches};
@@ -44,11 +45,11 @@ use moment::Clock;
 /// A name for what ended, and how.
 type Ended = (&'static str, anyhow::Result<()>);
 
-/// Who has this Lease writes.
-const LEASE: &str = "isthmus-gateway";
-
 /// A loop that keeps the Lease without a turn for this long is stuck: `/healthz` fails. Five times the time between two renewals.
 const LOOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// The same of the control loop, which has a turn each second. It builds all Gateways in one turn, at worst in some seconds.
+const CONTROL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Between two looks at the clock, for the server's own certificate.
 const RENEWAL_LOOK: Duration = Duration::from_mins(1);
@@ -100,6 +101,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         infra,
         cluster_name,
         namespace,
+        lease,
         ads_address,
         admin_address,
         leader_elect,
@@ -118,9 +120,19 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let (open, mut ending) = (CancellationToken::new(), Ending::new(drain_timeout));
     let proxies = Proxies::default();
     let (clock, selector) = (Clock::start(), SharedSelector::default());
+    let mut tasks: JoinSet<Ended> = JoinSet::new();
     if leader_elect {
-        let elector = Elector::new(client.clone(), &namespace, LEASE, &identity(), clock);
+        let me = identity();
+        let elector = Elector::new(client.clone(), &namespace, &lease, &me, clock);
         ending.election = stand(elector, open.clone(), ending.health.clone());
+        let name = format!("{lease}-proxies");
+        let others = proxies.clone();
+        let replicas = Replicas::new(client.clone(), &namespace, name, &me, others, clock);
+        let sharing = replicas.run(ending.stop.clone());
+        tasks.spawn(async move {
+            sharing.await;
+            ("exchange with other replicas", Ok(()))
+        });
     }
     let claim = ending.election.claim();
     registry.register_collector(Box::new(Leader::new(claim.clone(), clock)));
@@ -129,7 +141,6 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let (snapshots, newest) = watch::channel(Arc::new(BTreeMap::new()));
     let (sender, events) = mpsc::channel(EVENTS);
     let problems = Problems::default();
-    let mut tasks: JoinSet<Ended> = JoinSet::new();
     let admin = admin::serve(
         admin_listener,
         Arc::new(registry),
@@ -144,6 +155,14 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         () = shutdown.drain.cancelled() => return Ok(()),
         Some(task) = tasks.join_next() => return Err(early(task)),
     };
+    if let Some(authority) = authority.clone() {
+        let (client, namespace) = (client.clone(), namespace.clone());
+        let (drain, stop) = (shutdown.drain.clone(), ending.stop.clone());
+        tasks.spawn(async move {
+            drain_when_replaced(&client, &namespace, &authority, &drain, &stop).await;
+            ("watch on the authority", Ok(()))
+        });
+    }
     let port = Port {
         address: ads_address,
         host: infra.ads_hostname.clone(),
@@ -176,6 +195,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         problems,
         credentials,
         metrics: metrics.model,
+        pulse: ending.health.watch("control loop", CONTROL_LIMIT),
         health: ending.health.clone(),
         debug,
         open: open.clone(),
@@ -215,7 +235,9 @@ async fn finish(
 ) {
     let written = async {
         while writers.join_next().await.is_some() {}
-        election.end().await;
+        if !election.end().await {
+            warn!("no answer from the API server: the lease is not given back");
+        }
     };
     let served = async { while tasks.len() > 1 && tasks.join_next().await.is_some() {} };
     tokio::join!(written, served);
@@ -299,10 +321,13 @@ impl Ending {
     }
 }
 
-/// Stands for election once all is listed: until then there is nothing to write, and another replica may have something.
-fn stand(elector: (Elector, Claim), open: CancellationToken, health: Health) -> Election {
+/// Stands for election once all is listed: until then there is nothing to write, and another replica may have something. A process
+/// that `/healthz` says is stuck renews nothing, so that another one takes over before this one is restarted.
+fn stand((elector, claim): (Elector, Claim), open: CancellationToken, health: Health) -> Election {
     let pulse = OnceLock::new();
-    Election::begin(elector, open.cancelled_owned(), move || {
+    let alive = health.clone();
+    let elector = elector.only_while(move || alive.failure().is_none());
+    Election::begin((elector, claim), open.cancelled_owned(), move || {
         let pulse = pulse.get_or_init(|| health.watch("lease", LOOP_LIMIT));
         pulse.beat();
     })
@@ -320,7 +345,9 @@ fn spawn_writers(
 ) -> (Queue<Target, Wanted>, Queue<(Part, Key), Change>) {
     let (statuses, parts) = (Queue::new(), Queue::new());
     let write = status::writer::make_writer(client.clone(), controller.to_owned(), status_metrics);
-    let running = statuses.clone().run(write, claim.clone(), stop.clone());
+    let running = statuses
+        .clone()
+        .run(write, || (), claim.clone(), stop.clone());
     tasks.spawn(async move {
         running.await;
         ("status writer", Ok(()))
@@ -329,10 +356,16 @@ fn spawn_writers(
         client.clone(),
         controller.to_owned(),
         infra_metrics,
-        problems,
-        credentials,
+        problems.clone(),
+        credentials.clone(),
     );
-    let running = parts.clone().run(write, claim.clone(), stop.clone());
+    let over = move || {
+        problems.forget_all();
+        if let Some(credentials) = &credentials {
+            credentials.keep(|_| false);
+        }
+    };
+    let running = parts.clone().run(write, over, claim.clone(), stop.clone());
     tasks.spawn(async move {
         running.await;
         ("infrastructure writer", Ok(()))
@@ -346,6 +379,26 @@ async fn authority(client: &Client, namespace: &str, is_wanted: bool) -> Option<
         return None;
     }
     Some(pki::store::load(client, namespace, pki::now).await)
+}
+
+/// Ends this process in order once its authority is not that of the Secret any more. It starts again with the other one, as all
+/// replicas do: Envoys trust one authority, and are connected to any of them.
+async fn drain_when_replaced(
+    client: &Client,
+    namespace: &str,
+    authority: &Authority,
+    drain: &CancellationToken,
+    stop: &CancellationToken,
+) {
+    tokio::select! {
+        () = pki::store::replaced(client, namespace, authority) => {
+            let secret = pki::store::AUTHORITY_SECRET;
+            warn!(secret, "the Secret has another authority: ending, to start again with that one");
+            drain.cancel();
+        }
+        () = stop.cancelled() => {}
+    }
+    stop.cancelled().await;
 }
 
 /// Listens only once everything is listed: an Envoy that came earlier would be told that there is
@@ -425,3 +478,6 @@ fn early(ended: Result<Ended, tokio::task::JoinError>) -> anyhow::Error {
         Err(error) => anyhow!(error).context("a task panicked"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crd::{conditions, http_route::HttpRoute};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use kube::Api;
 use testbed::{PodFaults, Requests, eventually, isthmus};
 use tokio::time::sleep;
@@ -17,6 +17,8 @@ use e2e::pair::sum_metric;
 
 /// The Lease in the gateway's namespace, whose holder writes.
 const LEASE: &str = "isthmus-gateway";
+/// What both know of their Envoys, in the same namespace.
+const SHARED: &str = "isthmus-gateway-proxies";
 const USER: &str = "system:serviceaccount:isthmus-system:isthmus-gateway";
 /// Longer than every promise: what takes longer never happens.
 const EVER: Duration = Duration::from_mins(1);
@@ -72,6 +74,7 @@ pub(crate) async fn another_gateway_writes_within_17_s_of_a_crash_and_3_s_of_a_c
 async fn after_crash(environment: &Environment) -> Result<()> {
     let election = Election::new(&environment.west, isthmus::NAMESPACE, LEASE);
     let (leader, other) = two_gateways(environment).await?;
+    shared(environment, [&leader, &other]).await?;
     let both = Timestamp::now();
     add_route(environment, "both").await?;
     accepted(environment, "both").await?;
@@ -241,7 +244,31 @@ async fn accepted(environment: &Environment, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What this gateway wrote since then, but for its Lease, as the API server saw it, and when.
+/// Waits until each replica has told the other one what it knows.
+async fn shared(environment: &Environment, replicas: [&Replica; 2]) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(environment.west.client(), isthmus::NAMESPACE);
+    eventually("entries of both gateways", EVER, async || {
+        let map = maps.get(SHARED).await;
+        let entries = map.map_err(|error| error.to_string())?.data;
+        let entries = entries.unwrap_or_default();
+        let has = |replica: &Replica| {
+            let begin = format!("{}_", replica.name);
+            entries.keys().any(|name| name.starts_with(&begin))
+        };
+        // connected to one of them
+        let known = format!("\"{}/inference\"", isthmus::POOL_NAMESPACE);
+        let is_known = entries.values().any(|entry| entry.contains(&known));
+        if replicas.iter().all(|replica| has(replica)) && is_known {
+            Ok(())
+        } else {
+            Err(format!("{entries:?}"))
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+/// What this gateway wrote since then, but for its Lease and what it knows of its own Envoys, as the API server saw it, and when.
 fn writes(
     environment: &Environment,
     replica: &Replica,
@@ -252,7 +279,7 @@ fn writes(
         call.user == USER
             && call.source == replica.address
             && call.received >= since
-            && call.resource != "leases"
+            && !["leases", "configmaps"].contains(&&*call.resource)
             && !["get", "list", "watch"].contains(&&*call.verb)
     });
     Ok(writes

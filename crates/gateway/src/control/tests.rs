@@ -1,7 +1,12 @@
 //! What follows from events, one after the other, is what follows from everything that is known in the end.
 
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use ::tls::test_pki::Ca;
 use ::watch::Update;
 use crd::conditions::PROGRAMMED;
+use moment::Moment;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -11,7 +16,15 @@ use crate::feedback::Feedback;
 use crate::fixture::{key, mk_feedback, mk_https_listener, mk_options, mk_settings, mk_world};
 use crate::infra::MANAGED_BY;
 use crate::model::{Cond, Truth, WantedStatus, build_with};
+use crate::select::ClusterId;
+use crate::world::secrets::{mk_pem, mk_secret};
 use crate::xds::Kind;
+
+/// Authorities of backends, and a certificate of a listener with its key.
+static AUTHORITIES: LazyLock<[String; 2]> =
+    LazyLock::new(|| ["a", "b"].map(|name| String::from_utf8(Ca::new(name).pem()).unwrap()));
+static CERTIFICATES: LazyLock<[(String, String); 2]> =
+    LazyLock::new(|| ["a.example", "b"].map(|host| mk_pem(&Ca::new("a"), host)));
 
 #[test]
 fn secrets_that_listeners_name_are_watched() {
@@ -64,21 +77,33 @@ fn refused_hop_shows_on_the_routes_that_lead_to_it_alone() {
 struct Bed {
     index: Index,
     decided: Decided,
+    selector: Selector,
+    now: Moment,
 }
 
 impl Bed {
     /// What follows from the changes; everything that is other than before must be named as such.
     fn follow(&mut self, changes: Changes) -> Result<(), TestCaseError> {
-        let before = self.decided.built.wanted.clone();
+        let before = (
+            self.decided.built.wanted.clone(),
+            self.decided.selection.clone(),
+        );
         let (mut status, unreported) = self.decide(&changes.world);
         let mut reads = changes.endpoints;
-        let imports = self.decided.built.wanted.imports.values();
-        let selection = Selection::equal(imports.filter_map(|one| one.import.as_deref()));
-        for import in selection.differing(&self.decided.selection) {
-            status.targets.insert(Target::Import(import.clone()));
-            reads.insert(Reads::Import(import));
+        let mut selects = changes.selection;
+        if !changes.world.is_empty() || changes.observed {
+            selects |= self.observe();
         }
-        self.decided.selection = selection;
+        if selects || status.has_imports() || changes.world.all {
+            let now = self.selector.selection();
+            let before = std::mem::replace(&mut self.decided.selection, now);
+            for import in self.decided.selection.differing(&before) {
+                status.targets.insert(Target::Import(import.clone()));
+                reads.insert(Reads::Import(import));
+            }
+        }
+        self.observe();
+        prop_assert_eq!(&self.decided.selection, &self.selector.selection());
         let Decided {
             served, selection, ..
         } = &mut self.decided;
@@ -89,10 +114,10 @@ impl Bed {
         let built = &mut self.decided.built;
         status.add(built.report(world, feedback, &mk_settings(), unreported));
         let (selection, now) = (&self.decided.selection, &self.decided.built.wanted);
-        let said = |wanted: &WantedStatus| -> BTreeMap<Target, Wanted> {
+        let said = |wanted: &WantedStatus, selection: &Selection| -> BTreeMap<Target, Wanted> {
             crate::status::wanted(wanted, selection).collect()
         };
-        let (before, now) = (said(&before), said(now));
+        let (before, now) = (said(&before.0, &before.1), said(now, selection));
         for (target, wanted) in &now {
             let is_named = status.all || status.targets.contains(target);
             prop_assert!(
@@ -103,6 +128,35 @@ impl Bed {
             prop_assert_eq!(one.as_ref(), Some(wanted));
         }
         Ok(())
+    }
+
+    /// Whether shares may be other than before.
+    fn observe(&mut self) -> bool {
+        let (imports, world) = (self.decided.imports(), &self.index.world);
+        let wanted = inputs::wanted(&imports, &self.decided.built.policies, world);
+        let changed = self.selector.sync(wanted);
+        self.selector.advance(self.now) || changed
+    }
+
+    /// A second later a probe ends.
+    fn probe(&mut self, mut number: usize) -> Changes {
+        let number = &mut number;
+        self.now = self.now.plus(Duration::from_secs(1));
+        let fact = Fact::Probed {
+            cluster: ClusterId {
+                import: key("llm"),
+                cluster: pick(&["east", "north", "west"], number).to_owned(),
+            },
+            result: pick(
+                &[Ok(()), Err("no connection"), Err("no connection")],
+                number,
+            ),
+        };
+        let recorded = self.selector.record(fact, self.now);
+        Changes {
+            selection: self.selector.advance(self.now) || recorded,
+            ..Changes::default()
+        }
     }
 
     fn decide(&mut self, touched: &Touched) -> (StatusDelta, Unreported) {
@@ -225,14 +279,43 @@ fn gateway(number: &mut usize) -> Value {
         ]),
         json!([listener("one", 81, Some("a.example"), &from)]),
         json!([{"name": "udp", "port": 80, "protocol": "UDP"}]),
+        json!([
+            listener("any", 80, None, &from),
+            {"name": "tls", "port": 443, "protocol": "HTTPS", "allowedRoutes": {"namespaces": from},
+                "tls": {"certificateRefs": [{"name": "cert"}]}},
+        ]),
     ];
+    let parameters =
+        json!({"parametersRef": {"group": "", "kind": "ConfigMap", "name": "parameters"}});
     json!({
         "metadata": meta("ns", pick(&["gw", "gw", "second"], number)),
         "spec": {
             "gatewayClassName": pick(&["isthmus", "isthmus", "other"], number),
             "listeners": pick(&listeners, number),
+            "infrastructure": pick(&[json!({}), parameters], number),
         },
     })
+}
+
+/// Of authorities, or of parameters.
+fn config_map(number: &mut usize) -> (Key, Value) {
+    let [a, b] = &*AUTHORITIES;
+    let maps = [
+        ("ca", json!({"ca.crt": a})),
+        ("ca", json!({"ca.crt": b})),
+        ("ca", json!({"ca.crt": "none"})),
+        ("parameters", json!({"parameters.yaml": "drainSeconds: 60"})),
+        (
+            "parameters",
+            json!({"parameters.yaml": "serviceType: ClusterIP"}),
+        ),
+        ("parameters", json!({"parameters.yaml": "unknown: 1"})),
+    ];
+    let (name, data) = pick(&maps, number);
+    (
+        key(name),
+        json!({"metadata": meta("ns", name), "data": data}),
+    )
 }
 
 fn pool(number: &mut usize) -> Value {
@@ -357,6 +440,7 @@ fn policy(number: &mut usize) -> Value {
         "metadata": meta("ns", pick(&["first", "second"], number)),
         "spec": {
             "localPool": pick(&["Include", "Exclude"], number),
+            "type": pick(&["HealthBased", "ActivePassive"], number),
             "targetRefs": [{"group": "inference.networking.x-k8s.io", "kind": "InferencePoolImport", "name": "llm"}],
         },
     })
@@ -376,11 +460,17 @@ fn tls_policy(number: &mut usize) -> Value {
             Some("north")
         )]),
     ];
+    let named = json!([{"group": "", "kind": "ConfigMap", "name": "ca"}]);
+    let validations = [
+        json!({"hostname": "a.example", "wellKnownCACertificates": "System"}),
+        json!({"hostname": "b.example", "wellKnownCACertificates": "System"}),
+        json!({"hostname": "a.example", "caCertificateRefs": named}),
+    ];
     json!({
         "metadata": meta("ns", pick(&["first", "second"], number)),
         "spec": {
             "targetRefs": pick(&targets, number),
-            "validation": {"hostname": pick(&["a.example", "b.example"], number), "wellKnownCACertificates": "System"},
+            "validation": pick(&validations, number),
         },
     })
 }
@@ -427,6 +517,20 @@ fn event(kind: usize, mut number: usize) -> Event {
             Event::Confirmed(pick(&kinds, number), pick(&[true, true, false], number))
         }
         21 => Event::TlsPolicies(update(tls_policy(number), is_gone)),
+        22 => {
+            let (key, map) = config_map(number);
+            Event::ConfigMap(key, update(map, is_gone))
+        }
+        23 => {
+            let (chain, private) = pick(&*CERTIFICATES, number);
+            let secret = mk_secret("cert", "kubernetes.io/tls", &chain, &private);
+            let update = if is_gone {
+                Update::Delete(secret)
+            } else {
+                Update::Apply(secret)
+            };
+            Event::Secret(key("cert"), update)
+        }
         _ => Event::Services(Update::Reset(vec![
             mk(service(number)),
             mk(service(number)),
@@ -454,6 +558,11 @@ fn beginning() -> Vec<Event> {
         events.push(Event::Services(Update::Apply(mk(service(&mut number)))));
     }
     events.push(Event::Routes(Update::Apply(mk(route(&mut 0)))));
+    // What is named and not listed yet leaves a Gateway as it was, which is not as it would be built from nothing.
+    for name in ["ca", "parameters"] {
+        events.push(Event::ConfigMap(key(name), Update::Reset(Vec::new())));
+    }
+    events.push(Event::Secret(key("cert"), Update::Reset(Vec::new())));
     events
 }
 
@@ -467,6 +576,7 @@ fn refuse(feedback: &mut Feedback, mut number: usize) -> Changes {
             (Kind::Cluster, "import/ns/llm"),
             (Kind::Listener, "edge/80"),
             (Kind::Listener, "hop/ns/llm/east"),
+            (Kind::Secret, "ca/ns/ca"),
         ],
         number,
     );
@@ -494,24 +604,24 @@ proptest! {
     /// Models, snapshots and what every object's status shall say.
     #[test]
     fn after_any_events_all_is_as_if_it_were_built_from_nothing(
-        bursts in prop::collection::vec(prop::collection::vec((0_usize..24, 0_usize..1_000_000), 1..4), 1..12)
+        bursts in prop::collection::vec(prop::collection::vec((0_usize..27, 0_usize..1_000_000), 1..4), 1..12)
     ) {
         let mut bed = Bed::default();
         for event in beginning() {
-            let changes = bed.index.on(event, moment::Moment::START);
+            let changes = bed.index.on(event, bed.now);
             bed.follow(changes)?;
         }
         for burst in bursts {
             let mut changes = Changes::default();
             for (kind, number) in burst {
-                if kind == 23 {
-                    changes.add(refuse(&mut bed.index.feedback, number));
-                } else {
-                    changes.add(bed.index.on(event(kind, number), moment::Moment::START));
-                }
+                changes.add(match kind {
+                    24 => refuse(&mut bed.index.feedback, number),
+                    25 => bed.probe(number),
+                    _ => bed.index.on(event(kind, number), bed.now),
+                });
             }
             bed.follow(changes)?;
-            let Bed { index, decided } = &bed;
+            let Bed { index, decided, .. } = &bed;
             let Index { world, feedback, endpoints, .. } = index;
             let mut built = Built::default();
             let Delta { unreported, .. } = built.update(world, &mk_settings(), &Touched::all());

@@ -86,6 +86,14 @@ impl Problems {
         }
     }
 
+    /// Another replica writes from now on, and meets its own problems.
+    pub(crate) fn forget_all(&self) {
+        let before = std::mem::take(&mut *self.found.lock());
+        if !before.is_empty() {
+            self.changed.notify_one();
+        }
+    }
+
     pub(super) fn note(&self, id: (Part, Key), problem: Problem) {
         let before = self.found.lock().insert(id, problem.clone());
         if before != Some(problem) {
@@ -139,6 +147,9 @@ mod tests {
         assert!(reports.taken[&gateway].contains("; Service ns/gw-isthmus"));
         problems.keep(&BTreeMap::from([(id.clone(), 1)]));
         problems.forget(&id);
+        assert_eq!(problems.reports(), Reports::default());
+        note(Why::Taken);
+        problems.forget_all();
         assert_eq!(problems.reports(), Reports::default());
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use crd::conditions::{ACCEPTED, RESOLVED_REFS};
 use parking_lot::Mutex;
 
+use crate::feedback::Feedback;
 use crate::text::quoted;
 use crate::world::{
     Authorities, AuthorityRef, BackendTlsPolicy, BadBundle, Bundle, Key, MAX_BUNDLE, SubjectName,
@@ -102,6 +103,8 @@ enum BadAuthority {
     /// Nothing is reported until it is listed.
     #[error("ConfigMap {0} is not listed yet")]
     NotListed(Key),
+    #[error("no connection is made that they verify: {0}")]
+    Refused(String),
 }
 
 /// What a policy may name.
@@ -161,10 +164,10 @@ pub(crate) struct TlsPolicies<'w> {
 // === impl Verification ===
 
 impl Verification {
-    /// The one name that a certificate of the system's authorities must have; `None`: it is verified in another way.
-    pub(crate) fn system_name(&self) -> Option<&str> {
+    /// The server name, where it is the one name that the certificate must have.
+    pub(crate) fn only_name(&self) -> Option<&str> {
         let is_host = self.names == [SubjectName::Dns(self.hostname.clone())];
-        (is_host && self.authorities == Trusted::System).then_some(self.hostname.as_str())
+        is_host.then_some(self.hostname.as_str())
     }
 }
 
@@ -364,9 +367,29 @@ impl<'w> TlsPolicies<'w> {
         (!is_there).then(|| AgainstTarget::NoSuchPort(place.object.clone(), section.clone()))
     }
 
+    /// What is said of a policy whose authorities the Envoys of the Gateway refuse, though they could be read here.
+    fn refused(resolved: &Resolved, feedback: &Feedback, gateway: &Key) -> Option<Resolved> {
+        let verification = resolved.verification.get()?.as_ref()?;
+        let Trusted::Bundle(bundle) = &verification.authorities else {
+            return None;
+        };
+        let mut rejections = feedback.rejections_of(gateway).iter();
+        let refused = rejections.find(|one| one.name == bundle.name() && !one.others_serve)?;
+        let bad = BadAuthority::Refused(refused.message.clone());
+        Some(Resolved {
+            invalid: Some(("NoValidCACertificate", bad.to_string())),
+            bad: Some(bad),
+            ..Resolved::default()
+        })
+    }
+
     /// For each policy an entry for each Gateway at which it matters. One whose authorities are not listed yet keeps the
     /// status it has.
-    pub(crate) fn status(&self, users: &TlsUsers) -> BTreeMap<Key, Vec<ParentStatus>> {
+    pub(crate) fn status(
+        &self,
+        users: &TlsUsers,
+        feedback: &Feedback,
+    ) -> BTreeMap<Key, Vec<ParentStatus>> {
         let policies = self.world.tls_policies.iter();
         let status = policies.filter_map(|(key, policy)| {
             let Some(gateways) = users.get(key) else {
@@ -378,7 +401,12 @@ impl<'w> TlsPolicies<'w> {
             }
             let entries = gateways.iter().map(|(gateway, against)| ParentStatus {
                 parent: status::gateway_ref(gateway),
-                conditions: resolved.conditions(against.as_ref(), policy.generation),
+                conditions: match Self::refused(resolved, feedback, gateway) {
+                    Some(refused) if against.is_none() => {
+                        refused.conditions(None, policy.generation)
+                    }
+                    _ => resolved.conditions(against.as_ref(), policy.generation),
+                },
             });
             Some((key.clone(), entries.collect()))
         });
@@ -424,7 +452,9 @@ impl BadAuthority {
     fn reason(&self) -> &'static str {
         match self {
             Self::NotAConfigMap { .. } => "InvalidKind",
-            Self::Unusable(..) | Self::TooMany(_) | Self::NotListed(_) => "InvalidCACertificateRef",
+            Self::Unusable(..) | Self::TooMany(_) | Self::NotListed(_) | Self::Refused(_) => {
+                "InvalidCACertificateRef"
+            }
         }
     }
 }

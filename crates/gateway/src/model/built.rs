@@ -62,6 +62,8 @@ pub(crate) struct Unreported {
     gateways: BTreeSet<Key>,
     /// Gateways with other feedback than before: their routes may say something else as well.
     pub(crate) feedback: BTreeSet<Key>,
+    /// What is said of policies for TLS.
+    tls_policies: bool,
 }
 
 #[derive(Debug)]
@@ -187,10 +189,7 @@ impl Built {
         self.report_pools(&tls, settings, &dirty.pools, &mut delta.status);
         self.report_imports(world, &dirty.imports, &mut delta.status);
         let is_moved = touched.all || !dirty.gateways.is_empty() || !touched.services.is_empty();
-        if is_moved {
-            self.report_tls_policies(&tls, &mut delta.status);
-        }
-        self.tls.forget_before();
+        delta.unreported.tls_policies = is_moved;
         delta.unreported.gateways = dirty.gateways;
         delta.unreported.feedback = touched.reports.clone();
         delta
@@ -208,11 +207,17 @@ impl Built {
             mut routes,
             mut gateways,
             feedback: differing,
+            tls_policies,
         } = unreported;
         let named = differing.iter().cloned().map(Named::Gateway);
         routes.extend(named.flat_map(|gateway| self.naming(&gateway)).cloned());
-        gateways.extend(differing);
         let mut delta = StatusDelta::default();
+        if tls_policies || !differing.is_empty() {
+            let tls = TlsPolicies::new(world, Arc::clone(&self.tls));
+            self.report_tls_policies(&tls, feedback, &mut delta);
+        }
+        self.tls.forget_before();
+        gateways.extend(differing);
         for key in routes {
             self.report_route(world, feedback, key, &mut delta);
         }
@@ -560,7 +565,12 @@ impl Built {
     }
 
     /// What policies for TLS are told at each Gateway whose routes lead to their targets.
-    fn report_tls_policies(&mut self, tls: &TlsPolicies<'_>, delta: &mut StatusDelta) {
+    fn report_tls_policies(
+        &mut self,
+        tls: &TlsPolicies<'_>,
+        feedback: &Feedback,
+        delta: &mut StatusDelta,
+    ) {
         if tls.world().tls_policies.is_empty() && self.wanted.tls_policies.is_empty() {
             return;
         }
@@ -577,7 +587,7 @@ impl Built {
         for (gateway, backend) in used_at {
             tls.note(&mut users, &backend, gateway);
         }
-        let now = tls.status(&users);
+        let now = tls.status(&users, feedback);
         let before = std::mem::replace(&mut self.wanted.tls_policies, now);
         let differing = self.wanted.tls_policies.iter();
         let differing = differing.filter(|(key, now)| before.get(*key) != Some(*now));

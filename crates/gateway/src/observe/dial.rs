@@ -8,6 +8,7 @@ use crd::networks::Cidr;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
+use rustls::CertificateError;
 use rustls::pki_types::ServerName;
 use tls::{Alpn, Trust};
 use tokio::net::TcpStream;
@@ -51,6 +52,9 @@ pub(super) struct Pace {
 pub(crate) enum DialError {
     /// The server answers, with a certificate that is not trusted under this name.
     Certificate,
+    /// The server answers, with a certificate that breaks a rule of how certificates are made, such as that of an authority in the
+    /// place of a server's. Envoy is less strict.
+    UnusualCertificate,
     Failed(&'static str),
 }
 
@@ -174,6 +178,9 @@ pub(crate) async fn tls(
     connected.map_err(|error| {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
         match cause {
+            Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))) => {
+                DialError::UnusualCertificate
+            }
             Some(rustls::Error::InvalidCertificate(_)) => DialError::Certificate,
             _ => DialError::Failed("the TLS handshake failed"),
         }
@@ -185,7 +192,7 @@ pub(crate) async fn tls(
 impl DialError {
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Self::Certificate => "its certificate is not trusted",
+            Self::Certificate | Self::UnusualCertificate => "its certificate is not trusted",
             Self::Failed(why) => why,
         }
     }

@@ -1,6 +1,7 @@
 //! Whether an endpoint picker, or a parent, answers.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tls::{Alpn, Trust};
@@ -8,6 +9,8 @@ use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+
+use crate::world::Bundle;
 
 use super::dial::{self, DialError, Pace, Targets};
 use super::resolve::Resolver;
@@ -34,8 +37,22 @@ pub(crate) enum Method {
     Grpc { service: String },
     /// A connection.
     Tcp,
-    /// A connection and a handshake, with a certificate for this name by an authority of the system: Envoys refuse others.
-    Tls { name: String },
+    /// A connection and a handshake, with a certificate for this name by such an authority: Envoys refuse others.
+    Tls { name: String, signed: SignedBy },
+}
+
+/// Whose certificates are trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SignedBy {
+    System,
+    Authorities(Authorities),
+}
+
+/// Those of a policy. They are read when they are needed first.
+#[derive(Clone, Debug)]
+pub(crate) struct Authorities {
+    bundle: Bundle,
+    trust: Arc<OnceLock<Option<Trust>>>,
 }
 
 // === impl Probe ===
@@ -65,13 +82,49 @@ impl Method {
         match self {
             Self::Grpc { service } => grpc(at, service).await,
             Self::Tcp => dial::tcp(at).await.map(drop),
-            Self::Tls { name } => {
-                let connected = dial::tls(at, name, system, Alpn::Http).await;
-                connected.map(drop).map_err(DialError::text)
+            Self::Tls { name, signed } => {
+                let trust = match signed {
+                    SignedBy::System => system,
+                    SignedBy::Authorities(own) => own
+                        .trust()
+                        .ok_or("the authorities of its BackendTLSPolicy cannot be read")?,
+                };
+                match dial::tls(at, name, trust, Alpn::Http).await {
+                    // Envoy may take it all the same
+                    Ok(_) | Err(DialError::UnusualCertificate) => Ok(()),
+                    Err(error) => Err(error.text()),
+                }
             }
         }
     }
 }
+
+// === impl Authorities ===
+
+impl Authorities {
+    pub(crate) fn new(bundle: Bundle) -> Self {
+        Self {
+            bundle,
+            trust: Arc::default(),
+        }
+    }
+
+    fn trust(&self) -> Option<&Trust> {
+        let made = self.trust.get_or_init(|| {
+            let pem = self.bundle.pem()?;
+            Trust::of_pem(Some(pem.into_bytes()), None).ok()
+        });
+        made.as_ref()
+    }
+}
+
+impl PartialEq for Authorities {
+    fn eq(&self, other: &Self) -> bool {
+        self.bundle == other.bundle
+    }
+}
+
+impl Eq for Authorities {}
 
 async fn grpc(at: SocketAddr, service: &str) -> Result<(), &'static str> {
     let endpoint =

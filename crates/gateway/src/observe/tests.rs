@@ -197,6 +197,7 @@ async fn gateway_with_tls_is_healthy_with_a_certificate_that_envoys_trust() {
     let mut tasks = JoinSet::new();
     let tls = |name: &str| Method::Tls {
         name: name.to_owned(),
+        signed: SignedBy::System,
     };
     let (ours, other) = (Ca::new("a"), Ca::new("b"));
     let (at, _asked) = serve_tls(&mut tasks, &ours, ok("")).await;
@@ -215,6 +216,25 @@ async fn gateway_with_tls_is_healthy_with_a_certificate_that_envoys_trust() {
         probe(&[plain], tls("127.0.0.1")).await,
         Err("the TLS handshake failed")
     );
+}
+
+/// What the system trusts has no part in it.
+#[tokio::test]
+async fn what_a_policy_verifies_is_healthy_with_a_certificate_of_its_authorities() {
+    let mut tasks = JoinSet::new();
+    let (ours, other) = (Ca::new("a"), Ca::new("b"));
+    let (at, _asked) = serve_tls(&mut tasks, &ours, ok("")).await;
+    for (ca, expected) in [
+        (&ours, Ok(())),
+        (&other, Err("its certificate is not trusted")),
+    ] {
+        let bundle = crate::world::authorities::mk_bundle("ca", ca);
+        let method = Method::Tls {
+            name: "127.0.0.1".to_owned(),
+            signed: SignedBy::Authorities(Authorities::new(bundle)),
+        };
+        assert_eq!(probe(&[at], method).await, expected);
+    }
 }
 
 /// `localhost` is a name that leads to a denied address, as one of another cluster may.

@@ -7,6 +7,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error as KubeError};
+use rand::RngExt as _;
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
@@ -23,6 +24,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// Between two tries.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// Between two looks whether it is still the same, and at most as much more, so that replicas do not all restart at once.
+const LOOK: Duration = Duration::from_mins(1);
 
 /// An authority that ends within this time is reported at each start.
 const ENDS_SOON: u64 = 365 * DAY;
@@ -66,6 +70,23 @@ pub(crate) async fn load(client: &Client, namespace: &str, now: impl Fn() -> u64
             Err(error) => warn!(%error, "the control channel has no authority, next try in 2 s"),
         }
         sleep(RETRY).await;
+    }
+}
+
+/// Comes back once the Secret has another authority, which another replica has made or somebody has put there: the replicas are to
+/// agree. A Secret that is gone, or cannot be read or used, says nothing: whoever starts next makes another one, or waits.
+pub(crate) async fn replaced(client: &Client, namespace: &str, authority: &Authority) {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    loop {
+        let pause = LOOK.mul_f64(rand::rng().random_range(1.0..2.0));
+        sleep(pause).await;
+        let read = read(&secrets, namespace).await;
+        let now = read.and_then(|secret| secret.map(|one| parse(&one, namespace)).transpose());
+        match now {
+            Ok(Some(now)) if now.pem() != authority.pem() => return,
+            Ok(_) => {}
+            Err(error) => warn!(%error, "whether the authority is still the same is not known"),
+        }
     }
 }
 
@@ -230,6 +251,39 @@ mod tests {
         // it began when there was none yet, and came second
         assert_eq!(load_from(&stored, 1).await.pem(), first.pem());
         assert_eq!(stored.lock().clone().unwrap(), kept);
+    }
+
+    /// Its Secret was deleted, and a replica that started later made another one.
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_notices_that_others_have_another_authority() {
+        let stored = Arc::default();
+        let authority = load_from(&stored, 0).await;
+        let (service, server): (_, Server) = tower_test::mock::pair();
+        let client = Client::new(service, "default");
+        let serving = serve(server, Arc::clone(&stored), 0);
+        let noticing = replaced(&client, "isthmus-system", &authority);
+        let happening = async {
+            let same = stored.lock().clone();
+            sleep(LOOK * 10).await;
+            *stored.lock() = None;
+            sleep(LOOK * 10).await;
+            let mut damaged = same.clone();
+            damaged.as_mut().unwrap()["data"]["tls.key"] = json!("");
+            *stored.lock() = damaged;
+            sleep(LOOK * 10).await;
+            *stored.lock() = same;
+            sleep(LOOK * 10).await;
+            *stored.lock() = None;
+            load_from(&stored, 0).await;
+            tokio::time::Instant::now()
+        };
+        let both = async { tokio::join!(noticing, happening).1 };
+        let made = tokio::select! {
+            made = timeout(LOOK * 50, both) => made.expect("noticed"),
+            () = serving => unreachable!("the client is there"),
+        };
+        assert!(made.elapsed() <= LOOK * 2, "{:?}", made.elapsed());
+        assert!(made.elapsed() > Duration::ZERO, "and not before");
     }
 
     /// A Secret that cannot be used is never written over: certificates of it may be in use.

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use prost::Message as _;
+
 use crate::xds::proto::{core, tls};
 
 use super::Resource;
@@ -57,4 +59,16 @@ pub(crate) fn authorities(name: &str, pem: &str) -> Arc<Resource> {
         r#type: Some(tls::secret::Type::ValidationContext(validation)),
     };
     Resource::new(&secret, false)
+}
+
+/// What [`authorities`] was made of.
+pub(crate) fn pem_of_authorities(resource: &Resource) -> Option<String> {
+    let secret = tls::Secret::decode(resource.bytes.clone()).ok()?;
+    let Some(tls::secret::Type::ValidationContext(validation)) = secret.r#type else {
+        return None;
+    };
+    match validation.trusted_ca?.specifier? {
+        core::data_source::Specifier::InlineString(pem) => Some(pem),
+        _ => None,
+    }
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use crd::networks::Cidr;
 
 use crate::model::{
-    Epp, EppAddresses, HealthPort, Import, Imported, Mode, ParentAddresses, Pool, Readiness, picker,
+    Epp, EppAddresses, HealthPort, Import, Imported, Mode, ParentAddresses, Pool, Readiness,
+    Security, Trusted, Verification, picker,
 };
-use crate::observe::{Job, Jobs, Kind, Method, Probe, Scrape, Targets};
+use crate::observe::{Authorities, Job, Jobs, Kind, Method, Probe, Scrape, SignedBy, Targets};
 use crate::world::{BadCredential, Credential, Endpoints, Key, World};
 
 use super::policy::Policy;
@@ -128,35 +129,54 @@ impl Surroundings<'_> {
         !is_in(&world.own_but_pods) && (is_in(&world.own_pods) || !is_in(self.deny))
     }
 
+    /// The same of what only a connection is made to: a node may be one, for pods that have no network of their own.
+    fn may_be_probed(&self, ip: IpAddr) -> bool {
+        let is_in = |networks: &[Cidr]| networks.iter().any(|network| network.contains(ip));
+        is_in(&self.world.own_pods) || !is_in(self.deny)
+    }
+
     /// Where a cluster is probed, and how.
     fn probed(&self, mode: &Mode) -> (Vec<(String, u16)>, Method) {
         match mode {
             Mode::Endpoint(mode) => self.of_epp(&mode.epp),
             Mode::Local(pool) => {
                 let epp = self.pools.get(pool).and_then(|pool| pool.epp.as_ref());
-                epp.map_or((Vec::new(), Method::Tcp), |epp| self.of_epp(epp))
+                let Some(epp) = epp else {
+                    return (Vec::new(), Method::Tcp);
+                };
+                let (mut hosts, method) = self.of_epp(epp);
+                hosts.retain(|(host, _)| host.parse().is_ok_and(|ip| self.may_be_probed(ip)));
+                (hosts, method)
             }
             Mode::Parent(mode) => {
                 let hosts = match &mode.addresses {
                     ParentAddresses::Ips(addresses) => hosts(addresses, None),
                     ParentAddresses::Dns(hosts) => hosts.clone(),
                 };
-                let name = match &mode.verification {
-                    Some(verification) => verification.system_name(),
-                    None => mode.host().filter(|_| mode.tls),
+                let method = match &mode.verification {
+                    Some(verification) => verified(verification),
+                    None => {
+                        let name = mode.host().filter(|_| mode.tls).map(str::to_owned);
+                        let signed = SignedBy::System;
+                        name.map_or(Method::Tcp, |name| Method::Tls { name, signed })
+                    }
                 };
-                let name = name.map(str::to_owned);
-                (hosts, name.map_or(Method::Tcp, |name| Method::Tls { name }))
+                (hosts, method)
             }
         }
     }
 
-    /// By gRPC health where its port is known; a guess of it would find those unhealthy that do not have it.
+    /// By gRPC health where its port is known; a guess of it would find those unhealthy that do not have it. Else by a connection,
+    /// with the handshake that a policy asks for.
     fn of_epp(&self, epp: &Epp) -> (Vec<(String, u16)>, Method) {
         let grpc = Method::Grpc {
             service: self.health_service.to_owned(),
         };
-        let method = |health: Option<u16>| health.map_or(Method::Tcp, |_| grpc.clone());
+        let connection = match &epp.security {
+            Security::Verified(verification) => verified(verification),
+            Security::Plaintext | Security::Unverified => Method::Tcp,
+        };
+        let method = |health: Option<u16>| health.map_or(connection.clone(), |_| grpc.clone());
         match &epp.addresses {
             EppAddresses::Ips { addresses, health } => (hosts(addresses, *health), method(*health)),
             EppAddresses::Dns { hosts, health } => {
@@ -171,7 +191,7 @@ impl Surroundings<'_> {
             } => {
                 let of_port = |name: &str| self.endpoints.of_service(service, name);
                 match health {
-                    None => (hosts(&of_port(port_name), None), Method::Tcp),
+                    None => (hosts(&of_port(port_name), None), connection),
                     Some(HealthPort::Named(name)) => (hosts(&of_port(name), None), grpc),
                     Some(HealthPort::Number(port)) => {
                         (hosts(&of_port(port_name), Some(*port)), grpc)
@@ -179,6 +199,20 @@ impl Surroundings<'_> {
                 }
             }
         }
+    }
+}
+
+/// As Envoy verifies it; a connection where the certificate may have other names than the server name.
+fn verified(verification: &Verification) -> Method {
+    let Some(name) = verification.only_name() else {
+        return Method::Tcp;
+    };
+    Method::Tls {
+        name: name.to_owned(),
+        signed: match &verification.authorities {
+            Trusted::System => SignedBy::System,
+            Trusted::Bundle(bundle) => SignedBy::Authorities(Authorities::new(bundle.clone())),
+        },
     }
 }
 

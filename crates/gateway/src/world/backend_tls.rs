@@ -362,6 +362,11 @@ impl Bundle {
         &self.name
     }
 
+    /// All of it in PEM, which is made of what Envoy gets.
+    pub(crate) fn pem(&self) -> Option<String> {
+        resource::pem_of_authorities(&self.resource)
+    }
+
     /// As Envoy gets it.
     pub(crate) fn resource(&self) -> &Arc<Resource> {
         &self.resource

@@ -6,7 +6,7 @@
 //! | Service | routes that name it, pools whose endpoint picker it is |
 //! | pool | routes that name it, Gateways that reach it, the import that it may join |
 //! | import | routes that name it, Gateways that reach it, what is said of policies |
-//! | what runs for a Gateway | what is said of the Gateway and of its routes |
+//! | what runs for a Gateway | what is said of the Gateway, of its routes, and of policies for TLS |
 //! | anything else | everything |
 
 use std::collections::BTreeSet;

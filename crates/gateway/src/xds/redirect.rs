@@ -3,7 +3,7 @@
 use crate::model::{Protocol, prefix_of};
 use crate::world::{NewPath, PathMatch, Redirect, RouteMatch};
 
-use super::proto::{matcher, route};
+use super::proto::{matcher, matching, route};
 
 /// The listener that a request came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,28 @@ pub(super) fn redirect(to: &Redirect, matched: &RouteMatch, from: Origin) -> rou
         path_rewrite_specifier: path,
         ..route::RedirectAction::default()
     }
+}
+
+/// The route of a redirect for requests whose host has a port, where that is another one.
+pub(super) fn redirect_of_mapped(
+    to: &Redirect,
+    made: &route::Route,
+    from: Origin,
+) -> Option<route::Route> {
+    use route::header_matcher::HeaderMatchSpecifier;
+    let port = from.port_of_mapped(to)?;
+    let mut mapped = made.clone();
+    let has_port = HeaderMatchSpecifier::StringMatch(matching(".*:[0-9]+".to_owned()));
+    mapped.r#match.as_mut()?.headers.push(route::HeaderMatcher {
+        name: ":authority".to_owned(),
+        header_match_specifier: Some(has_port),
+        ..route::HeaderMatcher::default()
+    });
+    let Some(route::route::Action::Redirect(action)) = &mut mapped.action else {
+        return None;
+    };
+    action.port_redirect = port.into();
+    Some(mapped)
 }
 
 /// The path of requests to backends, for the rule with this match. Their query stays.
@@ -102,8 +124,17 @@ impl Origin {
         }
     }
 
-    /// The port to name in the location; 0 where Envoy's own way gives none, or the right one.
-    fn port(self, to: &Redirect) -> u16 {
+    /// The port to name in the location for requests whose host has one; `None`: the same as for all others. Something before the
+    /// listener may map another port to it, which clients then send and Envoy would keep.
+    fn port_of_mapped(self, to: &Redirect) -> Option<u16> {
+        let is_said = to.scheme.is_some() || to.port.is_some();
+        let is_kept = to.hostname.is_none() && self.port(to) == 0;
+        let (_, port) = self.ports(to);
+        (is_said && is_kept).then_some(port)
+    }
+
+    /// The well-known port of the location's scheme, and its port.
+    fn ports(self, to: &Redirect) -> (Option<u16>, u16) {
         let own = well_known(self.is_https);
         let (scheme, port) = match to.scheme.as_deref() {
             None => (Some(own), self.port),
@@ -111,7 +142,13 @@ impl Origin {
             Some("https") => (Some(well_known(true)), well_known(true)),
             Some(_) => (None, self.port),
         };
-        let port = to.port.unwrap_or(port);
+        (scheme, to.port.unwrap_or(port))
+    }
+
+    /// The port to name in the location; 0 where Envoy's own way gives none, or the right one.
+    fn port(self, to: &Redirect) -> u16 {
+        let own = well_known(self.is_https);
+        let (scheme, port) = self.ports(to);
         // Without a port of the redirect Envoy keeps that of the request's host, but for the well-known one.
         let is_left_out = to.hostname.is_some() || self.port == own;
         if Some(port) == scheme && is_left_out {
@@ -187,5 +224,29 @@ mod tests {
             ..Redirect::default()
         };
         assert_eq!(Origin { is_https, port }.port(&to), wanted);
+    }
+
+    /// Without it the location would be `https://a.b:30080`, of the port that is mapped to that of the listener.
+    #[rstest]
+    #[case::scheme((false, 80), Some("https"), None, None, Some(443))]
+    #[case::the_same_scheme((true, 443), Some("https"), None, None, Some(443))]
+    #[case::port((false, 80), None, None, Some(80), Some(80))]
+    #[case::said_already((false, 8080), Some("https"), None, None, None)]
+    #[case::another_host((false, 80), Some("https"), Some("a.b"), None, None)]
+    #[case::path_alone((false, 80), None, None, None, None)]
+    fn port_of_a_request_does_not_go_with_what_the_redirect_says(
+        #[case] (is_https, port): (bool, u16),
+        #[case] scheme: Option<&str>,
+        #[case] host: Option<&str>,
+        #[case] said: Option<u16>,
+        #[case] wanted: Option<u16>,
+    ) {
+        let to = Redirect {
+            scheme: scheme.map(Into::into),
+            hostname: host.map(Into::into),
+            port: said,
+            ..Redirect::default()
+        };
+        assert_eq!(Origin { is_https, port }.port_of_mapped(&to), wanted);
     }
 }

@@ -13,7 +13,7 @@ use crate::world::{HeaderEdit, PathMatch, RouteFilter, RouteMatch, ValueMatch};
 
 use super::names::{self, FAILOVER, HOP};
 use super::proto::{core, duration, exactly, google, header, kinds, matching, route, uint32};
-use super::redirect::{Origin, PathChange, redirect, rewrite};
+use super::redirect::{Origin, PathChange, redirect, redirect_of_mapped, rewrite};
 use super::{Options, errors, extproc, filters};
 
 use route::route_action::{
@@ -228,10 +228,14 @@ fn edge_host(
     if vhost.misdirected {
         return misdirected(domain);
     }
-    let routes = vhost
-        .rules
-        .iter()
-        .map(|rule| edge_route(model, rule, from, options));
+    let routes = vhost.rules.iter().flat_map(|rule| {
+        let made = edge_route(model, rule, from, options);
+        let mapped = match &rule.action {
+            Action::Redirect(to) => redirect_of_mapped(to, &made, from),
+            Action::Forward(_) | Action::Status(_) => None,
+        };
+        mapped.into_iter().chain([made])
+    });
     route::VirtualHost {
         name: domain.clone(),
         domains: vec![domain],

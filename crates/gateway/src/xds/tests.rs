@@ -285,6 +285,29 @@ fn attempt_whose_own_time_is_over_is_not_made_again() {
     assert!(routes.contains(wanted), "{routes}");
 }
 
+/// A client that came by a port that is mapped to 80 is not sent to that port by HTTPS.
+#[test]
+fn redirect_to_a_scheme_has_a_route_for_hosts_with_a_port() {
+    let mut world = mk_world();
+    let mut secure = mk_rule("/secure", Vec::new());
+    secure.filters = vec![RouteFilter::Redirect(Redirect {
+        scheme: Some("https".into()),
+        ..Redirect::default()
+    })];
+    add_route(&mut world, mk_route("secure", vec![secure]));
+    let snapshot = mk_snapshot(&world, &mk_settings());
+    let bytes = &snapshot.routes["edge/80"].bytes;
+    let table = route::RouteConfiguration::decode(bytes.clone()).unwrap();
+    let routes = table.virtual_hosts.into_iter().flat_map(|host| host.routes);
+    let made = routes.filter_map(|one| match one.action {
+        Some(route::route::Action::Redirect(to)) => {
+            Some((one.r#match.unwrap().headers.len(), to.port_redirect))
+        }
+        _ => None,
+    });
+    assert_eq!(made.collect::<Vec<_>>(), [(1, 443), (0, 0)]);
+}
+
 #[test]
 fn same_world_gives_the_same_bytes() {
     let world = mk_world();

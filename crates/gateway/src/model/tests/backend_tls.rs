@@ -4,6 +4,7 @@ use ::tls::test_pki::Ca;
 use rstest::rstest;
 
 use super::super::*;
+use crate::feedback::{Feedback, Refused, Rejection};
 use crate::fixture::{key, mk_parent_entry, mk_settings, mk_world};
 use crate::select::Ineligible;
 use crate::world::authorities::{mk_bundle, mk_map};
@@ -73,7 +74,11 @@ fn of_web(world: &World) -> String {
 
 /// `gateway Accepted=False/Reason ResolvedRefs=True/Reason` of the policy.
 fn said(world: &World, policy: &str) -> Vec<String> {
-    let (_, wanted) = build(world, &mk_settings());
+    said_with(world, &Feedback::default(), policy)
+}
+
+fn said_with(world: &World, feedback: &Feedback, policy: &str) -> Vec<String> {
+    let (_, wanted) = build_with(world, feedback, &mk_settings());
     let entries = wanted.tls_policies.get(&key(policy));
     let entries = entries.into_iter().flatten().map(|entry| {
         let conditions = entry.conditions.iter().map(|one| {
@@ -113,6 +118,30 @@ fn of_two_policies_for_a_target_the_older_one_holds_and_then_the_first_by_name()
         said(&world, "b"),
         ["gw Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"]
     );
+}
+
+/// They could be read here, and Envoy is stricter.
+#[test]
+fn authorities_that_envoys_refuse_are_reported_where_no_envoy_has_them() {
+    let mut world = mk_tls_world();
+    add_policy(&mut world, "p", 1, SERVICE, "web", None);
+    let refuse = |name: &str, others_serve| {
+        let refused = Rejection {
+            of: Refused::Other,
+            name: name.to_owned(),
+            message: "1 of 1 Envoys refuse it: bad".to_owned(),
+            others_serve,
+        };
+        let mut feedback = Feedback::default();
+        feedback.rejections.insert(key("gw"), vec![refused]);
+        said_with(&world, &feedback, "p")
+    };
+    let name = mk_bundle("ca", &Ca::new("a")).name().to_owned();
+    let refused =
+        "gw Accepted=False/NoValidCACertificate ResolvedRefs=False/InvalidCACertificateRef";
+    assert_eq!(refuse(&name, false), [refused]);
+    assert_eq!(refuse(&name, true), [GOOD]);
+    assert_eq!(refuse("other", false), [GOOD]);
 }
 
 #[test]

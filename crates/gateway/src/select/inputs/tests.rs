@@ -183,16 +183,19 @@ fn gateways_of_parent_mode_are_probed_by_tls_where_they_have_it() {
     });
     let expected = [
         "east Probe Tcp 10.2.0.7:80",
-        "north Probe Tls { name: \"llm.north.example\" } lb.north.example:443",
+        "north Probe Tls { name: \"llm.north.example\", signed: System } lb.north.example:443",
     ];
     assert_eq!(of(&world, &import, &BTreeMap::new()), expected);
 }
 
-/// What the gateway trusts is not what the policy names: a handshake would fail, and the cluster would get nothing.
+/// Where the names differ, a handshake of this program asks for another server than one of Envoy.
 #[rstest]
-#[case::of_the_system(Authorities::System, "Tls { name: \"gateway.test\" }")]
-#[case::of_the_policy(Authorities::Named(vec![AuthorityRef { group: String::new(), kind: "ConfigMap".into(), name: "ca".into() }]), "Tcp")]
-fn gateways_that_a_policy_verifies_in_its_own_way_are_probed_by_a_connection(
+#[case::of_the_system(&["gateway.test"], Authorities::System, "Tls { name: \"gateway.test\", signed: System }")]
+#[case::of_the_policy(&["gateway.test"], of_map(), "Tls { name: \"gateway.test\", signed: Authorities(")]
+#[case::another_name(&["other.test"], of_map(), "Tcp")]
+#[case::several_names(&["gateway.test", "other.test"], Authorities::System, "Tcp")]
+fn what_a_policy_verifies_is_probed_as_envoy_connects_to_it(
+    #[case] names: &[&str],
     #[case] authorities: Authorities,
     #[case] method: &str,
 ) {
@@ -206,26 +209,38 @@ fn gateways_that_a_policy_verifies_in_its_own_way_are_probed_by_a_connection(
             group: "inference.networking.x-k8s.io".into(),
             kind: "InferencePoolImport".into(),
             name: "llm".into(),
-            section: Some("north".into()),
+            section: None,
         }],
         validation: Ok(TlsValidation {
             hostname: "gateway.test".into(),
-            names: vec![SubjectName::Dns("gateway.test".into())],
+            names: names
+                .iter()
+                .map(|name| SubjectName::Dns((*name).into()))
+                .collect(),
             authorities,
         }),
     };
     world.tls_policies.insert(key("p"), policy);
     let import = mk_made(&mut world, |clusters| {
-        *clusters = vec![
-            mk_parent_entry("east", "10.2.0.7", &[80], &[]),
-            mk_parent_entry("north", "10.3.0.7", &[443], &["llm.north.example"]),
-        ];
+        let parent = mk_parent_entry("north", "10.3.0.7", &[443], &["llm.north.example"]);
+        clusters[1] = parent;
+        picker(&mut clusters[0]).port = Some(9002);
+        picker(&mut clusters[0]).health_port = None;
     });
-    let expected = [
-        "east Probe Tcp 10.2.0.7:80".to_owned(),
-        format!("north Probe {method} 10.3.0.7:443"),
-    ];
-    assert_eq!(of(&world, &import, &BTreeMap::new()), expected);
+    let seen = of(&world, &import, &BTreeMap::new());
+    let is_so = |nth: usize, cluster: &str, at: &str| {
+        seen[nth].starts_with(&format!("{cluster} Probe {method}")) && seen[nth].ends_with(at)
+    };
+    assert!(is_so(0, "east", " 10.2.0.9:9002"), "{seen:?}");
+    assert!(is_so(1, "north", " 10.3.0.7:443"), "{seen:?}");
+}
+
+fn of_map() -> Authorities {
+    Authorities::Named(vec![AuthorityRef {
+        group: String::new(),
+        kind: "ConfigMap".into(),
+        name: "ca".into(),
+    }])
 }
 
 /// Its endpoint picker is where its Service leads to at the moment.
@@ -256,6 +271,40 @@ fn local_pool_is_one_of_the_clusters_and_is_probed_where_its_pods_are() {
     assert!(matches!(probe.method, Method::Grpc { .. }), "{probe:?}");
     let wanted = wanted(&imports, &BTreeMap::new(), &world);
     assert!(wanted[&key("llm")].1[&id.cluster].is_local);
+}
+
+/// Whoever may write EndpointSlices would else let the gateway connect to anything that it reaches.
+#[rstest]
+#[case::anywhere("10.1.0.9", true)]
+#[case::a_pod_in_a_network_that_is_denied_to_other_clusters("10.9.1.7", true)]
+#[case::denied("10.9.2.7", false)]
+#[case::metadata_of_a_cloud("169.254.169.254", false)]
+fn local_pool_is_probed_where_it_may_be(#[case] ip: &str, #[case] is_probed: bool) {
+    let mut world = mk_world();
+    include_local(&mut world);
+    world.own_pods = vec!["10.9.1.0/24".parse().unwrap()];
+    let import = mk_made(&mut world, |clusters| clusters.truncate(1));
+    let (models, _) = build(&world, &mk_settings());
+    let mut endpoints = Endpoints::default();
+    let ports = [("grpc", 9002), ("health", 9003)];
+    add_slice(&mut endpoints, "epp", ip, &ports);
+    let deny = crate::select::denied(&["10.9.0.0/16".parse().unwrap()]);
+    let around = Surroundings {
+        pools: [(key("llm"), models[0].pools[&key("llm")].as_ref())].into(),
+        deny: &deny,
+        ..mk_around(&world, &endpoints)
+    };
+    let imports = [(import.key.clone(), &import)].into();
+    let jobs = jobs(&imports, &BTreeMap::new(), &around);
+    let probed = jobs.iter().find_map(|((id, _), job)| match job {
+        Job::Probe(probe) if id.cluster == "west" => Some(probe.targets.hosts.clone()),
+        _ => None,
+    });
+    let expected: Vec<_> = is_probed
+        .then(|| (ip.to_owned(), 9003))
+        .into_iter()
+        .collect();
+    assert_eq!(probed, Some(expected));
 }
 
 /// As those of other clusters are: it would else count as their mean, whatever its load is.

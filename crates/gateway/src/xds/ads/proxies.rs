@@ -1,4 +1,5 @@
-//! The connected Envoys: what each has, which edges those serve that are ready, and what Envoys refuse.
+//! The connected Envoys: what each has, which edges those serve that are ready, and what Envoys refuse. What other replicas of the
+//! gateway know of theirs is kept beside it.
 //!
 //! A refusal is of the stream that sent it, and no other Envoy is spared the resource: each judges for itself. What is kept here
 //! is what status says. A refusal ends with the content that was refused, and when it was of Envoys that are gone and another
@@ -19,8 +20,11 @@ use crate::xds::{Kind, Snapshot};
 use super::Refusal;
 use super::view::Report;
 
+mod known;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+
+pub(crate) use known::{Known, KnownByGateway};
 
 /// Envoys that are gone whose refusal of a resource is kept: until others judge it, they are all that is known.
 const KEPT: usize = 8;
@@ -51,6 +55,8 @@ struct ProxiesState {
     next: u64,
     connected: BTreeMap<u64, Proxy>,
     gateways: BTreeMap<Key, OfGateway>,
+    /// What each other replica knows.
+    elsewhere: BTreeMap<Key, Vec<Known>>,
 }
 
 /// What is known of the Envoys of one Gateway.
@@ -61,10 +67,13 @@ struct OfGateway {
     refused: BTreeMap<ResourceId, Refused>,
 }
 
+/// Streams with their Envoys.
+type Streams<'a> = Vec<(&'a u64, &'a Proxy)>;
+
 /// What the streams of a Gateway learn of its other Envoys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Others {
-    /// The edges that those serve that are ready.
+    /// The edges that those serve that are ready, of whichever replica.
     pub(super) served: Arc<BTreeSet<String>>,
     /// When a stream of one was last denied whose certificate is a former one of the Gateway: it may serve edges, and comes back with
     /// a certificate of now.
@@ -134,50 +143,79 @@ impl Proxies {
         self.state.lock().connected.values().cloned().collect()
     }
 
-    /// What Envoys refuse of these snapshots; older refusals are forgotten.
+    /// What Envoys of all replicas refuse of these snapshots; older refusals are forgotten.
     pub(crate) fn refused(
         &self,
         snapshots: &BTreeMap<Key, Arc<Snapshot>>,
     ) -> BTreeMap<Key, BTreeMap<ResourceId, Verdict>> {
         let mut state = self.state.lock();
-        let ProxiesState {
-            connected,
-            gateways,
-            ..
-        } = &mut *state;
+        state.forget_older(snapshots);
+        let own = state.gateways.iter();
+        let own = own.filter(|(_, known)| !known.refused.is_empty());
+        let elsewhere = state.elsewhere.iter();
+        let elsewhere = elsewhere.filter(|(_, all)| all.iter().any(|one| !one.refused.is_empty()));
+        let refusing = own.map(|(gateway, _)| gateway);
+        let refusing: BTreeSet<&Key> = refusing
+            .chain(elsewhere.map(|(gateway, _)| gateway))
+            .collect();
         let mut verdicts = BTreeMap::new();
-        gateways.retain(|gateway, known| {
-            let snapshot = snapshots.get(gateway);
-            if snapshot.is_none() {
-                known
-                    .others
-                    .send_if_modified(|others| others.denied.take().is_some());
-            }
-            known.refused.retain(|(kind, name, version), _| {
-                let now = snapshot.and_then(|snapshot| snapshot.of(*kind).get(name));
-                now.is_some_and(|resource| resource.version == *version)
-            });
-            let of = known.streams;
-            let ready = || {
-                let same = connected.iter().filter(|(_, one)| one.gateway == *gateway);
-                same.filter(|(_, one)| !one.served.is_empty())
+        for gateway in refusing {
+            let Some(snapshot) = snapshots.get(gateway) else {
+                continue;
             };
-            let refused = known.refused.iter();
-            let refused: BTreeMap<_, _> = refused
-                .map(|(id, refused)| {
-                    // one that refused it on an earlier stream has not judged it anew
-                    let others_serve = ready().any(|(stream, one)| {
-                        !refused.by.contains(stream) && !refused.gone.contains(&one.node)
-                    });
-                    (id.clone(), refused.verdict(of, others_serve))
-                })
-                .collect();
+            let same = state.connected.iter();
+            let same = same.filter(|(_, one)| one.gateway == *gateway).collect();
+            let own = state.gateways.get(gateway);
+            let own = own.map(|known| known.known(&same));
+            let elsewhere = state.elsewhere.get(gateway).into_iter().flatten();
+            let refused = known::merged(own.iter().chain(elsewhere), snapshot);
             if !refused.is_empty() {
                 verdicts.insert(gateway.clone(), refused);
             }
-            known.is_of_use()
-        });
+        }
         verdicts
+    }
+
+    /// What this replica knows, for the others.
+    pub(crate) fn known(&self) -> KnownByGateway {
+        let state = self.state.lock();
+        let mut streams: BTreeMap<&Key, Streams<'_>> = BTreeMap::new();
+        for (id, proxy) in &state.connected {
+            let of = streams.entry(&proxy.gateway).or_default();
+            of.push((id, proxy));
+        }
+        let of_use = state.gateways.iter();
+        let of_use = of_use.filter(|(_, known)| known.streams > 0 || !known.refused.is_empty());
+        let known = of_use.map(|(gateway, known)| {
+            let same = streams.remove(gateway).unwrap_or_default();
+            (gateway.clone(), known.known(&same))
+        });
+        known.collect()
+    }
+
+    /// What each of the other replicas knows from now on.
+    pub(crate) fn set_elsewhere(&self, elsewhere: BTreeMap<Key, Vec<Known>>) {
+        let mut state = self.state.lock();
+        let before = std::mem::replace(&mut state.elsewhere, elsewhere);
+        let now = &state.elsewhere;
+        let refuses = |all: Option<&Vec<Known>>| {
+            let mut all = all.into_iter().flatten();
+            all.any(|one| !one.refused.is_empty())
+        };
+        let mut is_told = false;
+        for gateway in before.keys().chain(now.keys()) {
+            if before.get(gateway) == now.get(gateway) {
+                continue;
+            }
+            state.tell_served(gateway);
+            let own = state.gateways.get(gateway);
+            is_told |= own.is_some_and(|known| !known.refused.is_empty());
+            is_told |= refuses(before.get(gateway)) || refuses(now.get(gateway));
+        }
+        drop(state);
+        if is_told {
+            self.changed.notify_one();
+        }
     }
 
     /// A stream of the Envoy begins.
@@ -189,6 +227,9 @@ impl Proxies {
         }
         known.streams += 1;
         let (others, is_told) = (known.others.subscribe(), !known.refused.is_empty());
+        if state.elsewhere.contains_key(&proxy.gateway) {
+            state.tell_served(&proxy.gateway);
+        }
         state.next += 1;
         let id = state.next;
         state.connected.insert(id, proxy);
@@ -337,7 +378,24 @@ impl ProxiesState {
         Some((proxy, known))
     }
 
-    /// Tells the streams of the Gateway which edges are served.
+    /// Forgets refusals of what is not in these snapshots, and Gateways of which there is nothing left.
+    fn forget_older(&mut self, snapshots: &BTreeMap<Key, Arc<Snapshot>>) {
+        self.gateways.retain(|gateway, known| {
+            let snapshot = snapshots.get(gateway);
+            if snapshot.is_none() {
+                known
+                    .others
+                    .send_if_modified(|others| others.denied.take().is_some());
+            }
+            known.refused.retain(|(kind, name, version), _| {
+                let now = snapshot.and_then(|snapshot| snapshot.of(*kind).get(name));
+                now.is_some_and(|resource| resource.version == *version)
+            });
+            known.is_of_use()
+        });
+    }
+
+    /// Tells the streams of the Gateway which edges are served, by Envoys of whichever replica.
     fn tell_served(&self, gateway: &Key) {
         let Some(known) = self.gateways.get(gateway) else {
             return;
@@ -346,7 +404,10 @@ impl ProxiesState {
             .connected
             .values()
             .filter(|one| one.gateway == *gateway);
-        let served: BTreeSet<String> = same.flat_map(|one| one.served.iter().cloned()).collect();
+        let elsewhere = self.elsewhere.get(gateway).into_iter().flatten();
+        let elsewhere = elsewhere.map(|one| &one.served);
+        let served = same.map(|one| &one.served).chain(elsewhere);
+        let served: BTreeSet<String> = served.flatten().cloned().collect();
         known.others.send_if_modified(|others| {
             let differs = *others.served != served;
             if differs {
@@ -386,6 +447,27 @@ impl ProxiesState {
 impl OfGateway {
     fn is_of_use(&self) -> bool {
         self.streams > 0 || !self.refused.is_empty() || self.others.borrow().denied.is_some()
+    }
+
+    /// For status and other replicas, with the streams of this Gateway.
+    fn known(&self, streams: &Streams<'_>) -> Known {
+        let ready = streams.iter().filter(|(_, one)| !one.served.is_empty());
+        let refused = self.refused.iter().map(|(id, refused)| {
+            // one that refused it on an earlier stream has not judged it again
+            let others_serve = ready.clone().any(|(stream, one)| {
+                !refused.by.contains(stream) && !refused.gone.contains(&one.node)
+            });
+            (id.clone(), refused.verdict(self.streams, others_serve))
+        });
+        Known {
+            connected: self.streams,
+            served: ready
+                .clone()
+                .flat_map(|(_, one)| one.served.iter().cloned())
+                .collect(),
+            refused: refused.collect(),
+            is_partial: false,
+        }
     }
 }
 

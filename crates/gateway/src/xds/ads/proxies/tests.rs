@@ -1,6 +1,7 @@
 //! Who is connected, who refuses what, and what the streams of a Gateway learn of each other.
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 
 use super::*;
 use crate::xds::Resource;
@@ -27,6 +28,34 @@ fn mk_refusal(name: &str) -> Refusal {
         message: "bad".to_owned(),
         passing: false,
     }
+}
+
+/// An Envoy begins a stream: what it learns that others serve.
+pub(crate) fn joins(proxies: &Proxies, node: &str) -> impl Fn() -> Vec<String> + use<> {
+    let Joined { others, .. } = proxies.connect(mk_proxy(node), 100).unwrap();
+    move || others.borrow().served.iter().cloned().collect()
+}
+
+/// Another Envoy begins a stream, and is ready with this edge.
+pub(crate) fn becomes_ready(proxies: &Proxies, node: &str, edge: &str) {
+    let id = connect(proxies, node);
+    let report = Report {
+        acknowledged: Vec::new(),
+        ..mk_report(&[edge])
+    };
+    proxies.update(id, report);
+}
+
+/// Another Envoy begins a stream, and refuses this edge.
+pub(crate) fn refuses(proxies: &Proxies, node: &str, edge: &str) {
+    let id = connect(proxies, node);
+    proxies.refuse(id, mk_refusal(edge));
+}
+
+/// How many refuse the edge of port 80, of how many, and whether others serve.
+pub(crate) fn refused(proxies: &Proxies) -> Option<(usize, usize, bool)> {
+    let verdict = verdict(proxies, VERSION)?;
+    Some((verdict.by, verdict.of, verdict.others_serve))
 }
 
 fn connect(proxies: &Proxies, node: &str) -> u64 {
@@ -161,6 +190,101 @@ fn streams_learn_what_ready_envoys_of_their_gateway_serve() {
     assert!(!is(&["edge/443", "edge/80"]));
     proxies.disconnect(b);
     assert!(is(&["edge/80"]));
+}
+
+/// What Envoys of one other replica do: how many there are, which edges the ready ones serve, and whether one refuses this edge.
+fn mk_known(connected: usize, served: &[&str], refused: Option<&str>) -> Known {
+    let verdict = Verdict {
+        message: "bad".to_owned(),
+        by: 1,
+        of: connected,
+        others_serve: false,
+    };
+    let refused = refused.map(|name| ((Kind::Listener, name.to_owned(), VERSION), verdict));
+    Known {
+        connected,
+        served: served.iter().map(ToString::to_string).collect(),
+        refused: refused.into_iter().collect(),
+        is_partial: false,
+    }
+}
+
+fn elsewhere(all: Vec<Known>) -> BTreeMap<Key, Vec<Known>> {
+    BTreeMap::from([(Key::new("ns", "gw"), all)])
+}
+
+/// A new Envoy waits for what those serve that are connected to another replica.
+#[test]
+fn streams_learn_what_envoys_of_other_replicas_serve() {
+    let proxies = Proxies::default();
+    let Joined { mut others, .. } = proxies.connect(mk_proxy("a"), 100).unwrap();
+    let mut served = || -> Vec<String> {
+        let served = Arc::clone(&others.borrow_and_update().served);
+        served.iter().cloned().collect()
+    };
+    proxies.set_elsewhere(elsewhere(vec![
+        mk_known(1, &["edge/80"], None),
+        mk_known(1, &["edge/443"], None),
+    ]));
+    assert_eq!(served(), ["edge/443", "edge/80"]);
+    let Joined { others: later, .. } = proxies.connect(mk_proxy("b"), 100).unwrap();
+    assert_eq!(later.borrow().served.len(), 2);
+    proxies.set_elsewhere(elsewhere(vec![mk_known(1, &["edge/80"], None)]));
+    assert_eq!(served(), ["edge/80"]);
+    proxies.set_elsewhere(BTreeMap::new());
+    assert_eq!(served(), Vec::<String>::new());
+}
+
+/// The Envoys of this replica all refuse it, and those of another one serve it.
+#[test]
+fn status_is_of_the_envoys_of_all_replicas() {
+    let proxies = Proxies::default();
+    let id = connect(&proxies, "a");
+    proxies.refuse(id, mk_refusal("edge/80"));
+    let said = || refused(&proxies);
+    assert_eq!(said(), Some((1, 1, false)));
+    proxies.set_elsewhere(elsewhere(vec![mk_known(2, &["edge/80"], None)]));
+    assert_eq!(said(), Some((1, 3, true)));
+    proxies.set_elsewhere(elsewhere(vec![mk_known(1, &[], Some("edge/80"))]));
+    assert_eq!(said(), Some((2, 2, false)));
+    // no Envoy is connected to this one
+    proxies.disconnect(id);
+    proxies.refused(&BTreeMap::new());
+    assert_eq!(said(), Some((1, 1, false)));
+    proxies.set_elsewhere(BTreeMap::new());
+    assert_eq!(said(), None);
+}
+
+#[tokio::test]
+async fn what_other_replicas_know_wakes_the_status_where_something_is_refused() {
+    let proxies = Proxies::default();
+    let is_woken = || proxies.changed().now_or_never().is_some();
+    proxies.set_elsewhere(elsewhere(vec![mk_known(1, &["edge/80"], None)]));
+    assert!(!is_woken(), "nothing is refused");
+    let refuses = || elsewhere(vec![mk_known(1, &["edge/80"], Some("edge/80"))]);
+    proxies.set_elsewhere(refuses());
+    assert!(is_woken());
+    proxies.set_elsewhere(refuses());
+    assert!(!is_woken(), "the same");
+    proxies.set_elsewhere(BTreeMap::new());
+    assert!(is_woken());
+}
+
+/// What one replica tells is what another one merges.
+#[test]
+fn a_replica_tells_of_its_own_envoys_alone() {
+    let proxies = Proxies::default();
+    proxies.set_elsewhere(elsewhere(vec![mk_known(3, &["edge/443"], Some("edge/80"))]));
+    assert_eq!(proxies.known(), BTreeMap::new());
+    let [a, b] = ["a", "b"].map(|node| connect(&proxies, node));
+    proxies.update(b, mk_report(&["edge/80"]));
+    proxies.refuse(a, mk_refusal("edge/80"));
+    let known = proxies.known();
+    let known = &known[&Key::new("ns", "gw")];
+    assert_eq!(known.connected, 2);
+    assert!(known.served.iter().eq(["edge/80"]));
+    let verdict = known.refused.values().next().unwrap();
+    assert_eq!((verdict.by, verdict.of, verdict.others_serve), (1, 2, true));
 }
 
 #[test]
