@@ -7,6 +7,7 @@ mod bodies;
 mod client;
 mod fallback;
 mod faults;
+mod istio;
 mod load;
 mod mtls;
 mod stand;
@@ -39,6 +40,9 @@ const TESTS: &[Test<Stand>] = &tests![
     fallback::an_endpoint_that_refuses_is_passed_over_and_counted,
     mtls::a_gateway_without_the_right_certificate_gets_no_pick,
     mtls::certificates_and_cas_are_rotated_under_load_without_a_failed_request,
+    istio::a_pick_is_served_behind_istio_over_tls,
+    istio::a_pick_is_served_behind_istio_in_plaintext,
+    istio::without_a_server_name_istio_is_refused_with_an_advice,
     load::a_thousand_aborts_leave_nothing_and_hurt_nobody,
     load::a_mixed_load_has_no_wrong_answer_and_leaves_no_memory,
     faults::without_an_endpoint_picker_the_failure_mode_decides,

@@ -20,8 +20,8 @@ const DOCS: &str = include_str!("../../../docs/epp-security.md");
 const EPP: &str = "llama-epp.llm.svc";
 /// Of the gateway, in the docs.
 const GATEWAY: &str = "spiffe://west/ns/gateways/sa/inference";
-/// Apart from those of the other programs.
-const PORTS: Ports = Ports {
+/// Apart from those of the other programs: a second set runs on them, in one test at a time.
+pub(crate) const PORTS: Ports = Ports {
     clients: 18_080,
     servers: 18_000,
     pickers: [PickerPorts {

@@ -6,10 +6,17 @@ use std::{path::Path, time::Duration};
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     processing_request::Request, processing_response::Response,
 };
-use epp::{Acceptor, Alpn, Options, Part, TlsFiles, TlsMetrics, TlsReload, TlsVersion};
+use epp::{
+    Acceptor, Alpn, Options, Part, TlsFiles, TlsMetrics, TlsReload, TlsVersion, serve_health,
+};
 use prometheus_client::registry::Registry;
 use scheduling::{Freshness, Scraped};
-use tokio::{net::TcpStream, sync::mpsc, task::JoinSet, time::timeout};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinSet,
+    time::timeout,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic_health::pb::{
@@ -285,6 +292,28 @@ async fn it_takes_the_place_of_the_picker_of_the_conformance_suite() {
             set.raw_value, b"fail: missing",
             "this proxy does not say it"
         );
+    }
+}
+
+/// Envoy sends the name of its cluster where its configuration says nothing else, and Istio's clusters have names with `|`.
+#[tokio::test]
+async fn calls_by_the_name_of_an_istio_cluster_are_answered() {
+    let epp = Epp::start(&["10.0.0.1:8000"]).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let health = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve_health(listener, epp.readiness.clone()));
+    for (address, path) in [
+        (
+            epp.address,
+            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+        ),
+        (epp.address, "/grpc.health.v1.Health/Check"),
+        (health, "/grpc.health.v1.Health/Check"),
+    ] {
+        let connection = TcpStream::connect(address).await.unwrap();
+        let answered = timeout(LIMIT, authority::test_util::is_answered(connection, path));
+        assert!(answered.await.unwrap().unwrap(), "{address}{path}: reset");
     }
 }
 

@@ -309,7 +309,7 @@ async fn a_client_that_says_nothing_holds_up_no_other() {
     client.unwrap();
 }
 
-/// As Istio's gateways send the name of their cluster where a DestinationRule has no `sni`.
+/// As Istio's gateways send the name of their cluster where a `DestinationRule` has no `sni`.
 #[tokio::test]
 async fn a_server_name_that_is_no_host_name_has_a_reason_of_its_own() {
     let port = Port::begin(None, &[]);
