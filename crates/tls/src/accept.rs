@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use authority::AnyAuthority;
 use futures::{Stream, StreamExt, future::ready};
+use http2_authority::AnyAuthority;
 use parking_lot::Mutex;
 use rustls::{CertificateError, Error, PeerMisbehaved, pki_types::CertificateDer};
 use tokio::{

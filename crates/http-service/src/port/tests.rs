@@ -85,7 +85,7 @@ async fn a_call_by_the_name_of_an_istio_cluster_is_answered() {
     let (http, ends) = (http(), ends());
     let stop = ends.stop.clone();
     let using = async {
-        let answered = authority::test_util::is_answered(client, "/v1/load/stats").await;
+        let answered = http2_authority::test_util::is_answered(client, "/v1/load/stats").await;
         stop.cancel();
         answered
     };

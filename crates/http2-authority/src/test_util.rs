@@ -38,7 +38,7 @@ where
 }
 
 /// A connection with that call.
-fn request(path: &str) -> Vec<u8> {
+pub(crate) fn request(path: &str) -> Vec<u8> {
     // POST, http
     let mut fields = vec![0x83, 0x86];
     fields.push(0x04);
