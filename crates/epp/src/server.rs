@@ -291,7 +291,7 @@ pub async fn serve_health(listener: TcpListener, readiness: Readiness) -> Result
         {
             sleep(ACCEPT_PAUSE).await;
         }
-        accepted
+        accepted.map(|tcp| Connection::new(MaybeTls::plain(tcp), Live::default()))
     });
     Server::builder()
         .add_service(readiness.service(stopped))

@@ -10,17 +10,18 @@ use std::{
     time::Duration,
 };
 
+use authority::AnyAuthority;
 use futures::{Stream, StreamExt, future::ready};
 use parking_lot::Mutex;
-use rustls::{CertificateError, Error, pki_types::CertificateDer};
+use rustls::{CertificateError, Error, PeerMisbehaved, pki_types::CertificateDer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::Semaphore,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{Served, metrics::PortTls};
 
@@ -33,6 +34,9 @@ const LIMITS: HandshakeLimits = HandshakeLimits {
 
 /// Handshakes in progress: some 20 KiB each, so 20 MiB. More connections wait, as sockets.
 const HANDSHAKES: usize = 1024;
+
+/// Between two warnings about the server names of clients.
+const WARN_EVERY: Duration = Duration::from_mins(1);
 
 /// Makes connections of a port ready to be served. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -47,6 +51,8 @@ struct Secure {
     limits: HandshakeLimits,
     /// Handshakes in progress by source address.
     sources: Sources,
+    /// When the last warning about a server name was logged.
+    warned: Arc<Mutex<Option<Instant>>>,
     metrics: PortTls,
 }
 
@@ -68,13 +74,13 @@ struct Place {
     address: IpAddr,
 }
 
-/// A connection, with TLS or without.
+/// A connection, with TLS or without. Over HTTP/2 any authority is read, as [`AnyAuthority`] says.
 #[derive(Debug)]
 pub enum MaybeTls {
     /// Without TLS.
-    Plain(TcpStream),
+    Plain(AnyAuthority<TcpStream>),
     /// With.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<AnyAuthority<TlsStream<TcpStream>>>),
 }
 
 /// Why a connection was not made.
@@ -108,6 +114,7 @@ impl Acceptor {
             handshakes: Arc::new(Semaphore::new(HANDSHAKES)),
             limits: LIMITS,
             sources: Sources::default(),
+            warned: Arc::default(),
             metrics,
         }))
     }
@@ -124,17 +131,25 @@ impl Acceptor {
     /// [`HandshakeError`] when the client did not, may not or cannot speak TLS; it is counted.
     pub async fn accept(&self, tcp: TcpStream) -> Result<MaybeTls, HandshakeError> {
         let Some(secure) = &self.0 else {
-            return Ok(MaybeTls::Plain(tcp));
+            return Ok(MaybeTls::plain(tcp));
         };
         let metrics = &secure.metrics;
         let peer = tcp.peer_addr().ok();
         let outcome = match secure.handshake(tcp).await {
-            Ok(stream) => return Ok(MaybeTls::Tls(Box::new(stream))),
+            Ok(stream) => return Ok(MaybeTls::Tls(Box::new(AnyAuthority::new(stream)))),
             Err(outcome) => outcome,
         };
         metrics.failed(&outcome);
         let (port, reason) = (metrics.port(), outcome.reason());
         debug!(port, ?peer, reason, error = %outcome, "no connection");
+        if outcome.is_server_name() && is_due(&mut secure.warned.lock(), Instant::now()) {
+            warn!(
+                port,
+                ?peer,
+                "a client's TLS server name is no host name, as that of Istio's gateways where the DestinationRule of this \
+                 Service has no `sni`: set `sni` there to the host name of the Service"
+            );
+        }
         Err(outcome)
     }
 
@@ -165,6 +180,15 @@ impl Acceptor {
         .buffer_unordered(HANDSHAKES)
         .filter_map(ready)
     }
+}
+
+/// Whether there is to be another warning now, after the last one.
+fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
+    let due = last.is_none_or(|last| now.saturating_duration_since(last) >= WARN_EVERY);
+    if due {
+        *last = Some(now);
+    }
+    due
 }
 
 // === impl Secure ===
@@ -228,11 +252,16 @@ impl Drop for Place {
 // === impl MaybeTls ===
 
 impl MaybeTls {
+    /// A connection without TLS, of which nothing has been read yet.
+    pub fn plain(tcp: TcpStream) -> Self {
+        Self::Plain(AnyAuthority::new(tcp))
+    }
+
     /// The socket.
     pub fn tcp(&self) -> &TcpStream {
         match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => tls.get_ref().0,
+            Self::Plain(plain) => plain.get_ref(),
+            Self::Tls(tls) => tls.get_ref().get_ref().0,
         }
     }
 
@@ -240,7 +269,7 @@ impl MaybeTls {
     pub fn client_certificate(&self) -> Option<&CertificateDer<'static>> {
         match self {
             Self::Plain(_) => None,
-            Self::Tls(tls) => tls.get_ref().1.peer_certificates()?.first(),
+            Self::Tls(tls) => tls.get_ref().get_ref().1.peer_certificates()?.first(),
         }
     }
 }
@@ -252,7 +281,7 @@ impl AsyncRead for MaybeTls {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Plain(plain) => Pin::new(plain).poll_read(cx, buf),
             Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
         }
     }
@@ -265,7 +294,7 @@ impl AsyncWrite for MaybeTls {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Plain(plain) => Pin::new(plain).poll_write(cx, buf),
             Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
         }
     }
@@ -276,28 +305,28 @@ impl AsyncWrite for MaybeTls {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            Self::Plain(plain) => Pin::new(plain).poll_write_vectored(cx, bufs),
             Self::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Self::Plain(tcp) => tcp.is_write_vectored(),
+            Self::Plain(plain) => plain.is_write_vectored(),
             Self::Tls(tls) => tls.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Plain(plain) => Pin::new(plain).poll_flush(cx),
             Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
             Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
@@ -317,9 +346,16 @@ impl HandshakeError {
             )) => "name",
             Self::Refused(Error::InvalidCertificate(_)) => "certificate",
             Self::Refused(Error::AlertReceived(_)) => "refused_by_client",
+            Self::Refused(_) if self.is_server_name() => "server_name",
             Self::Refused(_) => "protocol",
             Self::Closed(_) => "closed",
         }
+    }
+
+    /// Whether it is the name that the client says it connects to.
+    fn is_server_name(&self) -> bool {
+        let misbehaved = PeerMisbehaved::ServerNameMustContainOneHostName;
+        matches!(self, Self::Refused(Error::PeerMisbehaved(found)) if *found == misbehaved)
     }
 }
 
@@ -330,5 +366,18 @@ impl From<io::Error> for HandshakeError {
             Some(refused) => Self::Refused(refused),
             None => Self::Closed(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_due_once_a_minute() {
+        let (start, mut last) = (Instant::now(), None);
+        let after = [0, 1, 59, 60, 61, 119, 120];
+        let due = after.map(|seconds| is_due(&mut last, start + Duration::from_secs(seconds)));
+        assert_eq!(due, [true, false, false, true, false, false, true]);
     }
 }

@@ -10,7 +10,6 @@ use clap::{
 use metadata::Instance;
 use process::ConfigError;
 use rand::{Rng, RngExt};
-use tracing::warn;
 
 use super::Span;
 
@@ -105,21 +104,6 @@ pub struct MetadataCenterArgs {
     /// A file with the bearer token.
     #[arg(long, env, value_name = "FILE")]
     pub metadata_center_token_file: Option<PathBuf>,
-    /// Former name: the smaller of the two is the deadline of what a request waits for.
-    #[arg(long, env, value_name = "MS", hide = true)]
-    pub metadata_center_fetch_metric_timeout: Option<Deadline>,
-    /// Former name.
-    #[arg(long, env, value_name = "MS", hide = true)]
-    pub metadata_center_fetch_cache_timeout: Option<Deadline>,
-    /// Former name: the deadline of what no request waits for.
-    #[arg(long, env, value_name = "MS", hide = true)]
-    pub metadata_center_update_stats_timeout: Option<Deadline>,
-    /// Former name.
-    #[arg(long, env, value_name = "N", hide = true, value_parser = value_parser!(u32).range(1..=1_000_000))]
-    pub metadata_center_queue_size: Option<u32>,
-    /// Former name.
-    #[arg(long, env, value_name = "N", hide = true, value_parser = value_parser!(u8).range(1..=64))]
-    pub metadata_center_worker_count: Option<u8>,
     /// The pod's name; only read where --metadata-center-instance is not given.
     #[arg(long, env, value_name = "NAME", hide = true)]
     pub pod_name: Option<String>,
@@ -175,41 +159,14 @@ const MAX_DEADLINE: Duration = Duration::from_mins(1);
 // === impl MetadataCenterArgs ===
 
 impl MetadataCenterArgs {
-    /// What the flags say. Former names count less, and are warned of.
+    /// What the flags say.
     ///
     /// # Errors
     /// For files of TLS without TLS, and a pod's name that cannot be used.
     pub fn settings<R: Rng + ?Sized>(&self, rng: &mut R) -> Result<CenterSettings, ConfigError> {
-        let fetch = [
-            (
-                "fetch-metric-timeout",
-                self.metadata_center_fetch_metric_timeout,
-            ),
-            (
-                "fetch-cache-timeout",
-                self.metadata_center_fetch_cache_timeout,
-            ),
-        ];
-        let fetch = fetch
-            .into_iter()
-            .filter_map(|(name, value)| former(name, "timeout-ms", value));
-        // each is looked at, so that each is warned of
-        let fetch = fetch.map(|deadline| deadline.0).min();
-        let update = self.metadata_center_update_stats_timeout;
-        let update = former("update-stats-timeout", "async-timeout-ms", update).map(|one| one.0);
-        let queue = former(
-            "queue-size",
-            "async-queue-size",
-            self.metadata_center_queue_size,
-        );
-        let workers = former(
-            "worker-count",
-            "async-workers",
-            self.metadata_center_worker_count,
-        );
-        let given = |deadline: Option<Deadline>| deadline.map(|deadline| deadline.0);
-        let timeout = given(self.metadata_center_timeout_ms).or(fetch);
-        let async_timeout = given(self.metadata_center_async_timeout_ms).or(update);
+        let given = |deadline: Option<Deadline>, otherwise: u64| {
+            deadline.map_or(Duration::from_millis(otherwise), |deadline| deadline.0)
+        };
         let endpoint_id = match self.metadata_center_api {
             CenterApi::Isthmus => CenterEndpointId::Address,
             CenterApi::Compat => CenterEndpointId::Ip,
@@ -219,13 +176,10 @@ impl MetadataCenterArgs {
             port: self.metadata_center_port,
             enabled: self.metadata_center_enabled,
             cache_enabled: self.metadata_center_cache_enabled,
-            timeout: timeout.unwrap_or(Duration::from_millis(100)),
-            async_timeout: async_timeout.unwrap_or(Duration::from_millis(500)),
-            queue_size: self
-                .metadata_center_async_queue_size
-                .or(queue)
-                .unwrap_or(1000),
-            workers: self.metadata_center_async_workers.or(workers).unwrap_or(10),
+            timeout: given(self.metadata_center_timeout_ms, 100),
+            async_timeout: given(self.metadata_center_async_timeout_ms, 500),
+            queue_size: self.metadata_center_async_queue_size.unwrap_or(1000),
+            workers: self.metadata_center_async_workers.unwrap_or(10),
             api: self.metadata_center_api,
             fallback: self.metadata_center_fallback,
             endpoint_id: self.metadata_center_endpoint_id.unwrap_or(endpoint_id),
@@ -266,14 +220,6 @@ impl MetadataCenterArgs {
         }
         Ok(self.metadata_center_tls.then_some(tls))
     }
-}
-
-/// The value of a former name, with a warning.
-fn former<T>(name: &str, now: &str, value: Option<T>) -> Option<T> {
-    if value.is_some() {
-        warn!("--metadata-center-{name} is a former name: use --metadata-center-{now}");
-    }
-    value
 }
 
 // === impl Deadline ===
@@ -345,28 +291,9 @@ mod tests {
     #[rstest]
     #[case(&["--metadata-center-timeout-ms", "50"], 50)]
     #[case(&["--metadata-center-timeout-ms", "50ms"], 50)]
-    #[case(&["--metadata-center-fetch-metric-timeout", "70", "--metadata-center-fetch-cache-timeout", "60ms"], 60)]
-    #[case(&["--metadata-center-fetch-metric-timeout", "0.2s"], 200)]
-    #[case::former_names_count_less(&["--metadata-center-timeout-ms=90", "--metadata-center-fetch-cache-timeout=60"], 90)]
-    fn deadlines_have_former_names(#[case] flags: &[&str], #[case] millis: u64) {
+    #[case(&["--metadata-center-timeout-ms", "0.2s"], 200)]
+    fn deadlines_are_milliseconds_or_durations(#[case] flags: &[&str], #[case] millis: u64) {
         assert_eq!(settings(flags).timeout, Duration::from_millis(millis));
-    }
-
-    #[test]
-    fn queues_have_former_names() {
-        let found = settings(&[
-            "--metadata-center-update-stats-timeout=1s",
-            "--metadata-center-queue-size=7",
-            "--metadata-center-worker-count=3",
-        ]);
-        assert_eq!(
-            (
-                found.async_timeout.as_secs(),
-                found.queue_size,
-                found.workers
-            ),
-            (1, 7, 3)
-        );
     }
 
     #[test]

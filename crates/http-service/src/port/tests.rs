@@ -73,10 +73,25 @@ async fn from_the_drain_on_a_connection_ends_with_its_next_reply() {
         client.read_to_string(&mut rest).await.unwrap();
         rest
     };
-    let serving = serve_connection(&http, MaybeTls::Plain(server), Empty, ends);
+    let serving = serve_connection(&http, MaybeTls::plain(server), Empty, ends);
     let ((), rest) = tokio::join!(serving, using);
     let (_, second) = rest.split_once("HTTP/1.1 200").expect("two replies");
     assert!(second.contains("connection: close"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_call_by_the_name_of_an_istio_cluster_is_answered() {
+    let (client, server) = pair().await;
+    let (http, ends) = (http(), ends());
+    let stop = ends.stop.clone();
+    let using = async {
+        let answered = authority::test_util::is_answered(client, "/v1/load/stats").await;
+        stop.cancel();
+        answered
+    };
+    let serving = serve_connection(&http, MaybeTls::plain(server), Empty, ends);
+    let ((), answered) = tokio::join!(serving, using);
+    assert!(answered.unwrap(), "reset");
 }
 
 /// When the server closed a connection on which so much was sent, by the paused clock.
@@ -89,7 +104,7 @@ async fn closed_after(sent: &[u8], read: usize) -> Duration {
         client.read_exact(&mut vec![0; read]).await.unwrap();
         client.read_to_end(&mut Vec::new()).await
     };
-    let serving = serve_connection(&http, MaybeTls::Plain(server), Empty, ends);
+    let serving = serve_connection(&http, MaybeTls::plain(server), Empty, ends);
     let ((), left) = tokio::join!(serving, using);
     left.unwrap();
     begun.elapsed()

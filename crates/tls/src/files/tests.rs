@@ -5,7 +5,7 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use rcgen::{CertificateParams, SanType, date_time_ymd};
 use rstest::rstest;
 use rustls::{
-    ClientConfig, HandshakeKind, RootCertStore,
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     version::TLS12,
 };
@@ -307,6 +307,29 @@ async fn a_client_that_says_nothing_holds_up_no_other() {
     let (accepted, client) = timeout(LIMIT, both).await.expect("in time");
     assert!(matches!(accepted, Some(Ok((MaybeTls::Tls(_), ())))));
     client.unwrap();
+}
+
+/// As Istio's gateways send the name of their cluster where a DestinationRule has no `sni`.
+#[tokio::test]
+async fn a_server_name_that_is_no_host_name_has_a_reason_of_its_own() {
+    let port = Port::begin(None, &[]);
+    let (sent, cluster) = (
+        "outboundx9002xxllama-epp.llm.svc",
+        "outbound|9002||llama-epp.llm.svc",
+    );
+    let config = Arc::new(port.client());
+    let mut client = ClientConnection::new(config, sent.try_into().unwrap()).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    let at = hello
+        .windows(sent.len())
+        .position(|bytes| bytes == sent.as_bytes());
+    let at = at.expect("the name is in the first message");
+    hello[at..at + sent.len()].copy_from_slice(cluster.as_bytes());
+    let (server, mut client) = mk_link().await;
+    client.write_all(&hello).await.unwrap();
+    let refused = port.acceptor.accept(server).await.unwrap_err();
+    assert_eq!(refused.reason(), "server_name", "{refused}");
 }
 
 #[tokio::test]
