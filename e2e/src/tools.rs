@@ -38,6 +38,23 @@ pub fn official_suite(suite: &str) -> Result<PathBuf> {
     find(&format!("conformance-{suite}"), &variable)
 }
 
+/// istiod: `PILOT_DISCOVERY_BIN`, else `pilot-discovery` on `PATH`, else in `target/tools`.
+///
+/// # Errors
+/// Says how to get it.
+pub fn pilot_discovery() -> Result<PathBuf> {
+    find("pilot-discovery", "PILOT_DISCOVERY_BIN")
+}
+
+/// The definitions of Istio's kinds, a file: `ISTIO_CRDS`, else in `target/tools`.
+///
+/// # Errors
+/// Says how to get it.
+pub fn istio_definitions() -> Result<PathBuf> {
+    let found = find("istio-crds.yaml", "ISTIO_CRDS");
+    found.context("they come with pilot-discovery: run `cargo xtask tools --only pilot-discovery`")
+}
+
 fn find(name: &str, variable: &str) -> Result<PathBuf> {
     if let Some(program) = std::env::var_os(variable) {
         return Ok(PathBuf::from(program));

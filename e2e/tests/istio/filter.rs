@@ -1,0 +1,135 @@
+//! The endpoint picker behind gateways of Istio by an `EnvoyFilter`.
+
+use anyhow::{Context, Result, ensure};
+use http::{HeaderMap, HeaderValue, header::HOST};
+use testbed::{Answer, NoAnswer, Requests, eventually};
+
+use crate::{
+    picks::{self, SOON, forced},
+    stand::{CLASSIC, NAMESPACE, OF_GATEWAY_API, Stand},
+};
+
+const STREAMS: &str = "epp_streams_ended_total{";
+/// To the page of the endpoint picker's metrics.
+const OTHER_ROUTE: &str = "
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: metrics, namespace: llm}
+spec:
+  hosts: [metrics.example.com]
+  gateways: [llama]
+  http:
+  - name: metrics
+    route: [{destination: {host: llama-epp.llm.svc.cluster.local, port: {number: 9090}}}]
+";
+
+pub(crate) async fn forced_picks_are_served_by_a_gateway_of_gateway_api(
+    stand: &Stand,
+) -> Result<()> {
+    stand
+        .release(
+            "Values: EnvoyFilter for a Gateway of Gateway API",
+            "llama",
+            &[],
+        )
+        .await?;
+    let gateway = stand.requests(OF_GATEWAY_API).await?;
+    let servers = stand.servers(NAMESPACE).await?;
+    picks::are_served(&gateway, "llama", &servers).await?;
+    without_an_endpoint_picker_there_is_no_answer(stand, &gateway).await
+}
+
+pub(crate) async fn forced_picks_are_served_by_a_classic_gateway(stand: &Stand) -> Result<()> {
+    stand
+        .release("Values: EnvoyFilter for a classic gateway", "llama", &[])
+        .await?;
+    stand.apply("Classic Gateway and VirtualService").await?;
+    let gateway = stand.requests(CLASSIC).await?;
+    let servers = stand.servers(NAMESPACE).await?;
+    picks::are_served(&gateway, "llama", &servers).await?;
+    a_route_that_is_not_named_does_not_ask(stand, &gateway).await
+}
+
+/// Of the endpoint picker's own metrics, so that there is a page which nobody picks for.
+async fn a_route_that_is_not_named_does_not_ask(stand: &Stand, gateway: &Requests) -> Result<()> {
+    stand.cluster.apply_yaml(OTHER_ROUTE).await?;
+    eventually("the other route leads elsewhere", SOON, async || {
+        let answer = metrics(gateway).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        if answer.status == 200 && answer.text().contains(STREAMS) {
+            Ok(())
+        } else {
+            Err(format!("{}: {}", answer.status, answer.text()))
+        }
+    })
+    .await?;
+    let before = stand.metric(STREAMS).await?;
+    let answer = metrics(gateway).await?;
+    ensure!(answer.status == 200, "{}", answer.status);
+    // a stream is counted when it ends, which this one has done before the forced pick's
+    let servers = stand.servers(NAMESPACE).await?;
+    let server = servers.first().context("no model server")?;
+    forced(gateway, "llama", &server.endpoint, false).await?;
+    let counted = eventually("one stream more is counted", SOON, async || {
+        match stand.metric(STREAMS).await {
+            Ok(now) if now > before => Ok(now - before),
+            other => Err(format!("{other:?}, {before} before")),
+        }
+    });
+    let counted = counted.await?;
+    ensure!((counted - 1.0).abs() < 0.5, "{counted} streams");
+    Ok(())
+}
+
+async fn metrics(gateway: &Requests) -> Result<Answer, NoAnswer> {
+    let mut headers = HeaderMap::new();
+    headers.insert(HOST, HeaderValue::from_static("metrics.example.com"));
+    gateway.get_with("/metrics", headers).await
+}
+
+/// With `FailClose` no request goes on without a pick.
+async fn without_an_endpoint_picker_there_is_no_answer(
+    stand: &Stand,
+    gateway: &Requests,
+) -> Result<()> {
+    stand.scale_picker(0).await?;
+    let refused = eventually("requests get 503", SOON, async || {
+        let answer = gateway.chat("llama", "hello").await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        if answer.status == 503 && answer.pod().is_none() {
+            Ok(())
+        } else {
+            Err(format!("{} by {:?}", answer.status, answer.pod()))
+        }
+    });
+    let refused = refused.await;
+    stand.scale_picker(1).await?;
+    Ok(refused?)
+}
+
+/// What the page says of the Go filter's configuration.
+pub(crate) async fn the_rules_of_an_llm_filter_hold(stand: &Stand) -> Result<()> {
+    const MODEL: &str = "qwen-2.5-72b";
+    stand
+        .release("Values: LLM filter and Metadata-Center", MODEL, &[])
+        .await?;
+    stand.apply("Classic Gateway and VirtualService").await?;
+    let gateway = stand.requests(CLASSIC).await?;
+    let servers = stand.servers(NAMESPACE).await?;
+    picks::are_served(&gateway, MODEL, &servers).await?;
+    let answer = gateway.chat("another", "hello").await?;
+    ensure!(
+        answer.status == 404 && answer.json()["error"]["param"] == "model",
+        "{}: {}",
+        answer.status,
+        answer.text()
+    );
+    let calls = "epp_metadata_request_duration_seconds_count{call=\"pick\",outcome=\"ok\"}";
+    let asked = eventually("the Metadata-Center is asked", SOON, async || {
+        match stand.metric(calls).await {
+            Ok(calls) if calls > 0.0 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    Ok(asked.await?)
+}
