@@ -37,6 +37,8 @@ enum Way {
     Service,
     /// A route to a pool of the same cluster.
     Pool,
+    /// The same, with an endpoint picker that does the least that one must do.
+    Floor,
     /// A route to an import with one cluster, whose endpoint picker is asked.
     Endpoint,
     /// A route to an import with two such clusters, and the default selection.
@@ -46,7 +48,7 @@ enum Way {
 }
 
 /// The first is what the others are compared with.
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     Case {
         name: "data path, no EPP",
         way: Way::Service,
@@ -54,6 +56,10 @@ const CASES: [Case; 5] = [
     Case {
         name: "data path, pool",
         way: Way::Pool,
+    },
+    Case {
+        name: "data path, pool, floor as EPP",
+        way: Way::Floor,
     },
     Case {
         name: "data path, import in EndpointMode",
@@ -92,6 +98,7 @@ struct Plan {
 struct Programs {
     gateway: PathBuf,
     epp: PathBuf,
+    floor: PathBuf,
     envoy: PathBuf,
     logs: PathBuf,
 }
@@ -132,6 +139,7 @@ impl Run {
             programs: Programs {
                 gateway: beside("gateway")?,
                 epp: epp.map_or_else(|| beside("epp"), Ok)?,
+                floor: beside("floor")?,
                 envoy: testbed::find_envoy()?,
                 logs: self.args.logs.clone(),
             },

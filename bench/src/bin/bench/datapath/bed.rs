@@ -26,6 +26,7 @@ pub(super) struct Bed {
     west: Site,
     east: Site,
     pickers: Vec<Picker>,
+    floor: Program,
     _model_servers: Vec<ModelServers>,
     _directory: TempDir,
 }
@@ -48,7 +49,7 @@ struct Picker {
 pub(super) struct Used {
     /// Of both Envoys.
     pub(super) envoy: Duration,
-    /// Of all endpoint pickers, scrapes included.
+    /// Of the floor where it picks, else of the endpoint pickers of all clusters, scrapes included.
     pub(super) epp: Duration,
     /// Of clients, model servers and API servers, to a hundredth of a second.
     pub(super) load: Duration,
@@ -86,6 +87,7 @@ impl Bed {
             east: Site::start(EAST, programs, &directory, put_route_to_pool).await?,
             west: Site::start(WEST, programs, &directory, fill_west).await?,
             pickers,
+            floor: start_floor(programs)?,
             _model_servers: model_servers,
             _directory: directory,
         })
@@ -128,9 +130,9 @@ impl Bed {
         let picks = self.picks().await?;
         let clients = Clients::start(&target(case.way), CONNECTIONS);
         sleep(warm_up).await;
-        let (from, before) = (Instant::now(), self.used()?);
+        let (from, before) = (Instant::now(), self.used(case.way)?);
         sleep(window).await;
-        let (until, after) = (Instant::now(), self.used()?);
+        let (until, after) = (Instant::now(), self.used(case.way)?);
         let answered = clients.end().await;
         self.check()?;
         let answered = answered.with_context(|| case.name)?;
@@ -141,7 +143,7 @@ impl Bed {
         // those of the last requests, of this case and of the one before, may be counted late
         let (count, late) = (answered.len() as f64, CONNECTIONS as f64);
         let is_right = match case.way {
-            Way::Service => picks <= late,
+            Way::Service | Way::Floor => picks <= late,
             Way::Pool | Way::Endpoint | Way::Two | Way::Parent => picks + late >= count,
         };
         let name = case.name;
@@ -158,10 +160,14 @@ impl Bed {
         Ok(sum)
     }
 
-    fn used(&self) -> Result<Used> {
+    fn used(&self, way: Way) -> Result<Used> {
         let mut epp = Duration::ZERO;
-        for picker in &self.pickers {
-            epp += picker.program.cpu()?;
+        if way == Way::Floor {
+            epp += self.floor.cpu()?;
+        } else {
+            for picker in &self.pickers {
+                epp += picker.program.cpu()?;
+            }
         }
         Ok(Used {
             envoy: self.west.envoy.cpu()? + self.east.envoy.cpu()?,
@@ -175,6 +181,7 @@ impl Bed {
         for picker in &mut self.pickers {
             picker.program.check()?;
         }
+        self.floor.check()?;
         self.east.envoy.check()?;
         self.west.envoy.check()
     }
@@ -229,6 +236,17 @@ impl Picker {
         let program = Program::start(command, &log)?;
         Ok(Self { program, metrics })
     }
+}
+
+/// Starts the endpoint picker that does the least, in the importing cluster.
+fn start_floor(programs: &Programs) -> Result<Program> {
+    let servers = WEST.model_servers();
+    let first = servers.first().context("no model server")?;
+    let mut command = Command::new(&programs.floor);
+    command
+        .arg(format!("--listen={}", WEST.floor()))
+        .arg(format!("--destination={first}"));
+    Program::start(command, &programs.logs.join("datapath-floor.log"))
 }
 
 // === impl Site ===

@@ -16,13 +16,18 @@ pub(super) const NS: &str = "ml";
 pub(super) const GATEWAY: &str = "gw";
 pub(super) const DEPLOYMENT: &str = "gw-isthmus";
 
-/// The pool of each cluster, and its Services.
+/// The pools of each cluster, which have the same pods, and the Services of their endpoint pickers.
 const POOL: &str = "llm";
 const PICKER: &str = "epp";
+const FLOOR_POOL: &str = "llm-floor";
+const FLOOR: &str = "floor";
+/// A Service with the same pods.
 const WEB: &str = "web";
 /// Model servers of each cluster, and the port of all.
 const MODEL_SERVERS: u8 = 4;
 const PORT: u16 = 8000;
+/// The first port of the Service of an endpoint picker.
+const PICKER_PORT: u16 = 9002;
 
 /// A cluster: a network of addresses, and ports that no other cluster has, because some programs listen at all addresses.
 #[derive(Clone, Copy, Debug)]
@@ -72,12 +77,17 @@ impl Cluster {
         [2, 3, 90].map(|port| (self.ip(2), self.port(port)).into())
     }
 
+    /// Where the floor serves `ext_proc`.
+    pub(super) fn floor(self) -> SocketAddr {
+        (self.ip(3), self.port(4)).into()
+    }
+
     pub(super) fn model_servers(self) -> Vec<SocketAddr> {
         let hosts = (1..=MODEL_SERVERS).map(|number| 10 + number);
         hosts.map(|host| (self.ip(host), PORT).into()).collect()
     }
 
-    /// A Gateway, a pool with its endpoint picker, and a Service that has the same pods.
+    /// A Gateway, pools with their endpoint pickers, and a Service that has the same pods.
     pub(super) fn fill(self, server: &Server) {
         for kind in [&GATEWAY_CLASSES, &REFERENCE_GRANTS] {
             server.install_crd(kind);
@@ -87,26 +97,14 @@ impl Cluster {
         let listener = json!({"name": "http", "port": self.edge().port(), "protocol": "HTTP"});
         let spec = json!({"gatewayClassName": "isthmus", "listeners": [listener]});
         put(server, &GATEWAYS, GATEWAY, &spec);
-        let spec = json!({
-            "selector": {"matchLabels": {"app": POOL}},
-            "targetPorts": [{"number": PORT}],
-            "endpointPickerRef": {"name": PICKER, "port": {"number": 9002}, "failureMode": "FailClose"},
-        });
-        put(server, &POOLS, POOL, &spec);
+        let [ext_proc, health, _] = self.picker();
+        let ports = [("grpc", ext_proc.port()), ("health", health.port())];
+        put_pool(server, POOL, PICKER, ext_proc, &ports);
+        let floor = self.floor();
+        put_pool(server, FLOOR_POOL, FLOOR, floor, &[("grpc", floor.port())]);
         for (number, at) in self.model_servers().iter().enumerate() {
             server.put(&PODS, pod(number, at));
         }
-        let spec = json!({
-            "clusterIP": "10.96.0.9",
-            "ports": [
-                {"name": "grpc", "port": 9002, "protocol": "TCP", "appProtocol": "kubernetes.io/h2c"},
-                {"name": "health", "port": 9003, "protocol": "TCP"},
-            ],
-        });
-        put(server, &SERVICES, PICKER, &spec);
-        let [ext_proc, health, _] = self.picker();
-        let ports = [("grpc", ext_proc.port()), ("health", health.port())];
-        server.put(&ENDPOINT_SLICES, slice(PICKER, &[ext_proc], &ports));
         let port = json!({"name": "http", "port": 80, "protocol": "TCP"});
         let spec = json!({"clusterIP": "10.96.0.8", "ports": [port]});
         put(server, &SERVICES, WEB, &spec);
@@ -159,9 +157,10 @@ impl Cluster {
 // === impl Way ===
 
 impl Way {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Service,
         Self::Pool,
+        Self::Floor,
         Self::Endpoint,
         Self::Two,
         Self::Parent,
@@ -172,6 +171,7 @@ impl Way {
         match self {
             Self::Service => "service",
             Self::Pool => "pool",
+            Self::Floor => "floor",
             Self::Endpoint => "endpoint",
             Self::Two => "two",
             Self::Parent => "parent",
@@ -185,7 +185,7 @@ impl Way {
     /// The clusters whose model servers answer.
     pub(super) fn clusters(self) -> Vec<Cluster> {
         match self {
-            Self::Service | Self::Pool => vec![WEST],
+            Self::Service | Self::Pool | Self::Floor => vec![WEST],
             Self::Endpoint | Self::Parent => vec![EAST],
             Self::Two => vec![EAST, SOUTH],
         }
@@ -194,7 +194,7 @@ impl Way {
     fn entries(self) -> Vec<Value> {
         let clusters = self.clusters().into_iter();
         match self {
-            Self::Service | Self::Pool => Vec::new(),
+            Self::Service | Self::Pool | Self::Floor => Vec::new(),
             Self::Endpoint | Self::Two => clusters.map(Cluster::endpoint_entry).collect(),
             Self::Parent => clusters.map(Cluster::parent_entry).collect(),
         }
@@ -204,7 +204,8 @@ impl Way {
     pub(super) fn put(self, server: &Server) {
         let backend = match self {
             Self::Service => json!({"name": WEB, "port": 80}),
-            Self::Pool => json!({"group": POOLS.group, "kind": POOLS.kind, "name": POOL}),
+            Self::Pool => to_pool(POOL),
+            Self::Floor => to_pool(FLOOR_POOL),
             Self::Endpoint | Self::Two | Self::Parent => {
                 json!({"group": IMPORTS.group, "kind": IMPORTS.kind, "name": self.name()})
             }
@@ -223,8 +224,31 @@ impl Way {
 
 /// In the exporting cluster: all hosts lead to the pool.
 pub(super) fn put_route_to_pool(server: &Server) {
-    let backend = json!({"group": POOLS.group, "kind": POOLS.kind, "name": POOL});
-    put_route(server, POOL, &json!([]), &backend);
+    put_route(server, POOL, &json!([]), &to_pool(POOL));
+}
+
+fn to_pool(name: &str) -> Value {
+    json!({"group": POOLS.group, "kind": POOLS.kind, "name": name})
+}
+
+/// A pool, and the Service of its endpoint picker with the ports of the process.
+fn put_pool(server: &Server, name: &str, picker: &str, at: SocketAddr, ports: &[(&str, u16)]) {
+    let reference = json!({
+        "name": picker, "port": {"number": PICKER_PORT}, "failureMode": "FailClose",
+    });
+    let spec = json!({
+        "selector": {"matchLabels": {"app": POOL}},
+        "targetPorts": [{"number": PORT}],
+        "endpointPickerRef": reference,
+    });
+    put(server, &POOLS, name, &spec);
+    let service_ports = (PICKER_PORT..).zip(ports).map(|(number, (name, _))| {
+        json!({"name": name, "port": number, "protocol": "TCP", "appProtocol": "kubernetes.io/h2c"})
+    });
+    let service_ports: Vec<Value> = service_ports.collect();
+    let spec = json!({"clusterIP": "10.96.0.9", "ports": service_ports});
+    put(server, &SERVICES, picker, &spec);
+    server.put(&ENDPOINT_SLICES, slice(picker, &[at], ports));
 }
 
 fn put_route(server: &Server, name: &str, hosts: &Value, backend: &Value) {
