@@ -1,6 +1,6 @@
 //! The configuration that Istio makes of an `InferencePool`, on a second set of programs.
 //!
-//! `istio.json` is what istiod (Go module `istio.io/istio`, v0.0.0-20260827124520-eed52ebb66ad) gave the Envoy of a Gateway with an
+//! `fixtures/istio/way-b-static-envoy.json` is what istiod (Go module `istio.io/istio`, v0.0.0-20260827124520-eed52ebb66ad) gave the Envoy of a Gateway with an
 //! HTTPRoute to an InferencePool, whose endpoint picker had a `DestinationRule` with `tls: {mode: SIMPLE, insecureSkipVerify: true}`.
 //! The endpoints, which Istio gives in messages of their own, were put into the clusters.
 
@@ -17,7 +17,7 @@ use crate::client::CHAT;
 use crate::mtls::PORTS;
 use crate::stand::{SOON, Stand, chat, text_of};
 
-const RECORDED: &str = include_str!("istio.json");
+const RECORDED: &str = include_str!("../../fixtures/istio/way-b-static-envoy.json");
 /// The Service of the endpoint picker, there.
 const HOST: &str = "llama-epp.llm.svc.cluster.local";
 /// The endpoint picker takes the client's choice.
