@@ -24,6 +24,8 @@
 //! Bytes without a value that has to be held back are read into the buffer of the server; nothing is allocated or copied for them.
 
 mod fields;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod huffman;
 mod name;
 mod stream;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::walk::Walk;
 
 /// The most bytes of one read while a part of a value is held back.
-const READ_MORE: usize = 512;
+pub(crate) const READ_MORE: usize = 512;
 
 /// A connection on which an HTTP/2 authority that no URI may have is read with other bytes. What is written passes as it is.
 #[derive(Debug)]
@@ -42,6 +42,12 @@ impl<T> AnyAuthority<T> {
     /// The connection itself.
     pub fn get_ref(&self) -> &T {
         &self.inner
+    }
+
+    /// The number of bytes that are held back.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
     }
 
     /// Passes on what may be, as far as there is room.

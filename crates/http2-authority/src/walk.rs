@@ -29,6 +29,14 @@ const HEAD: usize = 9;
 /// The bytes of a head with all that its flags add: the length of padding, and a priority.
 const LONGEST_HEAD: usize = HEAD + 1 + PRIORITY_BYTES;
 const PRIORITY_BYTES: usize = 5;
+/// The most padding of one frame. Only the first frame of a header block can have padding.
+#[cfg(any(test, feature = "fuzzing"))]
+const MAX_PADDING: usize = 255;
+
+/// The most bytes that are held back: a value, and what is between its parts where it is split between frames.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) const MAX_HELD: usize = MAX_VALUE + MAX_PADDING + MAX_FRAMES * HEAD;
+
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 0x4;
