@@ -1,4 +1,4 @@
-//! The fields of header blocks (RFC 7541, section 6), as far as it takes to find the values of `:authority`.
+//! The fields of header blocks (RFC 7541, section 6), as far as it takes to find the value of `:authority`.
 //!
 //! A field can be named by the number of an entry of the dynamic table. Of that table nothing is kept but whether each of the last
 //! entries is named `:authority`, one bit each, the newest first. Numbers count from the newest entry on, so neither sizes nor
@@ -7,32 +7,36 @@
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-/// In the static table.
-const AUTHORITY: usize = 1;
+/// The number of the entry `:authority` of the static table.
+const STATIC_AUTHORITY: usize = 1;
 
 /// The number of the newest entry of the dynamic table.
-const DYNAMIC: usize = 62;
+const NEWEST_ENTRY: usize = 62;
 
 const NAME: &[u8] = b":authority";
 
-/// The same in the Huffman code.
+/// `:authority` in the Huffman code.
 const ENCODED_NAME: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
-/// Bytes of an integer after its first one, at most. The server takes no more either.
-const MORE: u32 = 4;
+/// The most bytes of an integer after its first one. The server takes no more either.
+const MAX_INTEGER_BYTES: u32 = 4;
 
-/// Where in the header blocks of a connection its bytes are.
+/// Where in the header blocks of a connection its next byte is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields {
-    part: Part,
-    /// Whether an entry of the dynamic table is named `:authority`; the last bit is the newest. There are 128 at most: each counts
-    /// 32 bytes and more, of 4096, since our ports announce no larger table.
-    named: u128,
+    part: FieldPart,
+    /// The block has had a field that is named `:authority`. With a second one the server refuses the request in any case, so that
+    /// one is not looked at.
+    seen: bool,
+    /// Whether each entry of the dynamic table is named `:authority`; the last bit is the newest entry. There are 128 entries at
+    /// most: an entry counts 32 bytes and more, of 4096. That is what holds while a server does not announce another
+    /// `SETTINGS_HEADER_TABLE_SIZE`: none of ours calls `header_table_size` of hyper or h2.
+    authority_entries: u128,
 }
 
-/// What the next byte belongs to.
+/// What the next byte of a header block belongs to.
 #[derive(Clone, Copy, Debug, Default)]
-enum Part {
+enum FieldPart {
     #[default]
     Start,
     Integer {
@@ -46,18 +50,18 @@ enum Part {
     Name {
         left: usize,
         huffman: bool,
-        /// All of it so far is as in `:authority`.
+        /// All bytes of the name so far are those of `:authority`.
         same: bool,
         indexed: bool,
     },
     ValueLength {
         authority: bool,
     },
-    /// A value of another field, or one that is too long to be looked at.
-    Value {
+    /// A value that is not looked at.
+    OtherValue {
         left: usize,
     },
-    Authority(Value),
+    Authority(AuthorityValue),
 }
 
 /// What an integer says.
@@ -75,7 +79,7 @@ enum Integer {
 
 /// What is left of the value of an `:authority`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Value {
+pub(crate) struct AuthorityValue {
     pub(crate) left: usize,
     pub(crate) huffman: bool,
 }
@@ -83,10 +87,10 @@ pub(crate) struct Value {
 /// What comes next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// So many bytes are walked over.
+    /// The fields are read over this number of bytes.
     Bytes(usize),
-    /// This value; see [`Fields::take`].
-    Authority(Value),
+    /// The next bytes are of this value; see [`Fields::advance_in_authority`].
+    Authority(AuthorityValue),
     /// No header block goes on so.
     Malformed,
 }
@@ -94,59 +98,66 @@ pub(crate) enum Step {
 // === impl Fields ===
 
 impl Fields {
-    /// Whether the bytes so far are whole fields.
-    pub(crate) fn is_between(&self) -> bool {
-        matches!(self.part, Part::Start)
+    /// Begins another header block of the connection.
+    pub(crate) fn begin_block(&mut self) {
+        self.seen = false;
     }
 
-    /// Goes on over some of these bytes, of which there is one at least. `longest` is the length from which on a value is not
-    /// looked at.
+    /// Whether the bytes so far are whole fields.
+    pub(crate) fn is_between(&self) -> bool {
+        matches!(self.part, FieldPart::Start)
+    }
+
+    /// Reads some of these bytes, of which there is one at least. A value that is longer than `longest` is not looked at.
     pub(crate) fn step(&mut self, bytes: &[u8], longest: usize) -> Step {
         let Some(&first) = bytes.first() else {
             return Step::Bytes(0);
         };
         let go_on = match self.part {
-            Part::Start => {
-                let (bits, of) = field(first);
-                self.begin(first, bits, of, longest)
+            FieldPart::Start => {
+                let (bits, of) = first_integer(first);
+                self.begin_integer(first, bits, of, longest)
             }
-            Part::Integer { of, value, bytes } => self.integer(first, of, value, bytes, longest),
-            Part::NameLength { indexed } => {
+            FieldPart::Integer { of, value, bytes } => {
+                self.continue_integer(first, of, value, bytes, longest)
+            }
+            FieldPart::NameLength { indexed } => {
                 let huffman = is_huffman(first);
-                self.begin(first, 7, Integer::NameLength { huffman, indexed }, longest)
+                let of = Integer::NameLength { huffman, indexed };
+                self.begin_integer(first, 7, of, longest)
             }
-            Part::ValueLength { authority } => {
+            FieldPart::ValueLength { authority } => {
                 let huffman = is_huffman(first);
                 let of = Integer::ValueLength { huffman, authority };
-                self.begin(first, 7, of, longest)
+                self.begin_integer(first, 7, of, longest)
             }
-            Part::Name {
+            FieldPart::Name {
                 left,
                 huffman,
                 same,
                 indexed,
             } => {
                 let (here, left) = split(left, bytes);
-                let wanted = name(huffman);
+                let wanted = authority_name(huffman);
                 let from = wanted.len().checked_sub(left.saturating_add(here.len()));
                 let same = same && from.is_some_and(|from| is_at(wanted, from, here));
-                self.part = Part::Name {
+                self.part = FieldPart::Name {
                     left,
                     huffman,
                     same,
                     indexed,
                 };
                 if left == 0 {
-                    self.named(same, indexed);
+                    self.finish_name(same, indexed);
                 }
                 return Step::Bytes(here.len());
             }
-            Part::Value { left } => {
+            FieldPart::OtherValue { left } => {
                 let (here, left) = split(left, bytes);
-                self.value(left);
+                self.skip_value(left);
                 return Step::Bytes(here.len());
             }
-            Part::Authority(value) => return Step::Authority(value),
+            FieldPart::Authority(value) => return Step::Authority(value),
         };
         match go_on {
             Some(()) => Step::Bytes(1),
@@ -154,37 +165,37 @@ impl Fields {
         }
     }
 
-    /// Goes on over so many bytes of the value that the last step came to; whether that is all of it.
-    pub(crate) fn take(&mut self, bytes: usize) -> bool {
-        let Part::Authority(value) = &mut self.part else {
+    /// Goes on over this number of bytes of the value that the last step came to. Returns whether the value ends with them.
+    pub(crate) fn advance_in_authority(&mut self, bytes: usize) -> bool {
+        let FieldPart::Authority(value) = &mut self.part else {
             return false;
         };
         value.left = value.left.saturating_sub(bytes);
         let all = value.left == 0;
         if all {
-            self.part = Part::Start;
+            self.part = FieldPart::Start;
         }
         all
     }
 
-    /// The first byte of an integer, which has so many bits of it.
-    fn begin(&mut self, first: u8, bits: u32, of: Integer, longest: usize) -> Option<()> {
+    /// Reads the first byte of an integer, of which `bits` belong to it.
+    fn begin_integer(&mut self, first: u8, bits: u32, of: Integer, longest: usize) -> Option<()> {
         let full = u8::MAX.checked_shr(8_u32.saturating_sub(bits))?;
         let value = first & full;
         if value == full {
             let value = value.into();
-            self.part = Part::Integer {
+            self.part = FieldPart::Integer {
                 of,
                 value,
                 bytes: 0,
             };
             return Some(());
         }
-        self.end(of, value.into(), longest)
+        self.finish_integer(of, value.into(), longest)
     }
 
-    /// One more byte of an integer.
-    fn integer(
+    /// Reads one more byte of an integer.
+    fn continue_integer(
         &mut self,
         byte: u8,
         of: Integer,
@@ -195,71 +206,77 @@ impl Fields {
         let more = usize::from(byte & 0x7f).checked_shl(bytes.checked_mul(7)?)?;
         let (value, bytes) = (value.checked_add(more)?, bytes.checked_add(1)?);
         if byte & 0x80 == 0 {
-            return self.end(of, value, longest);
+            return self.finish_integer(of, value, longest);
         }
-        self.part = Part::Integer { of, value, bytes };
-        (bytes < MORE).then_some(())
+        self.part = FieldPart::Integer { of, value, bytes };
+        (bytes < MAX_INTEGER_BYTES).then_some(())
     }
 
-    /// The integer is read.
-    fn end(&mut self, of: Integer, value: usize, longest: usize) -> Option<()> {
+    /// Goes on after an integer of this value.
+    fn finish_integer(&mut self, of: Integer, value: usize, longest: usize) -> Option<()> {
         match of {
-            Integer::Whole => self.part = Part::Start,
-            Integer::Name { indexed } if value == 0 => self.part = Part::NameLength { indexed },
-            Integer::Name { indexed } => self.named(self.is_authority(value), indexed),
+            Integer::Whole => self.part = FieldPart::Start,
+            Integer::Name { indexed } if value == 0 => {
+                self.part = FieldPart::NameLength { indexed };
+            }
+            Integer::Name { indexed } => {
+                self.finish_name(self.is_authority_entry(value), indexed);
+            }
             // a field must have a name
             Integer::NameLength { .. } if value == 0 => return None,
             Integer::NameLength { huffman, indexed } => {
-                self.part = Part::Name {
+                self.part = FieldPart::Name {
                     left: value,
                     huffman,
-                    same: value == name(huffman).len(),
+                    same: value == authority_name(huffman).len(),
                     indexed,
                 };
             }
             Integer::ValueLength { huffman, authority } => {
                 if authority && value > 0 && value <= longest {
                     let left = value;
-                    self.part = Part::Authority(Value { left, huffman });
+                    self.part = FieldPart::Authority(AuthorityValue { left, huffman });
                 } else {
-                    self.value(value);
+                    self.skip_value(value);
                 }
             }
         }
         Some(())
     }
 
-    /// The field's name is known.
-    fn named(&mut self, authority: bool, indexed: bool) {
+    /// Goes on after a field's name, which is `:authority` or another.
+    fn finish_name(&mut self, authority: bool, indexed: bool) {
         if indexed {
-            self.named = (self.named << 1) | u128::from(authority);
+            self.authority_entries = (self.authority_entries << 1) | u128::from(authority);
         }
-        self.part = Part::ValueLength { authority };
+        let first = authority && !self.seen;
+        self.seen |= authority;
+        self.part = FieldPart::ValueLength { authority: first };
     }
 
-    /// So much of a value that is not looked at is left.
-    fn value(&mut self, left: usize) {
+    /// Goes on over a value that is not looked at and has `left` more bytes.
+    fn skip_value(&mut self, left: usize) {
         self.part = if left == 0 {
-            Part::Start
+            FieldPart::Start
         } else {
-            Part::Value { left }
+            FieldPart::OtherValue { left }
         };
     }
 
     /// Whether the entry of this number is named `:authority`.
-    fn is_authority(&self, entry: usize) -> bool {
-        let Some(nth) = entry.checked_sub(DYNAMIC) else {
-            return entry == AUTHORITY;
+    fn is_authority_entry(&self, number: usize) -> bool {
+        let Some(nth) = number.checked_sub(NEWEST_ENTRY) else {
+            return number == STATIC_AUTHORITY;
         };
         let nth = u32::try_from(nth).unwrap_or(u32::MAX);
-        self.named
+        self.authority_entries
             .checked_shr(nth)
             .is_some_and(|bits| bits & 1 == 1)
     }
 }
 
-/// The integer that a field begins with, and how many bits of it are in the first byte.
-fn field(first: u8) -> (u32, Integer) {
+/// The integer that a field begins with, and how many of its bits are in the first byte.
+fn first_integer(first: u8) -> (u32, Integer) {
     match first.leading_zeros() {
         0 => (7, Integer::Whole),
         1 => (6, Integer::Name { indexed: true }),
@@ -272,11 +289,11 @@ fn is_huffman(first: u8) -> bool {
     first & 0x80 != 0
 }
 
-fn name(huffman: bool) -> &'static [u8] {
+fn authority_name(huffman: bool) -> &'static [u8] {
     if huffman { ENCODED_NAME } else { NAME }
 }
 
-/// Of these bytes those that belong to something with so many left, and how many it then has.
+/// The first `left` of these bytes, and how many of `left` are not among them.
 fn split(left: usize, bytes: &[u8]) -> (&[u8], usize) {
     let here = bytes.get(..left).unwrap_or(bytes);
     (here, left.saturating_sub(here.len()))

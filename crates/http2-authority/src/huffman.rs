@@ -1,6 +1,8 @@
 //! The Huffman code of header strings (RFC 7541, section 5.2 and appendix B).
 
-/// Bits of the code of each byte. They give the codes: shorter ones come first, and those of one length are consecutive numbers in
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+/// The number of bits of each byte's code. They give the codes: shorter ones come first, and those of one length are consecutive numbers in
 /// the order of their bytes.
 #[rustfmt::skip]
 const LENGTHS: [usize; BYTES] = [
@@ -27,11 +29,11 @@ const BYTES: usize = 256;
 /// One more than the longest code has bits.
 const END: usize = 31;
 
-/// What follows from the lengths.
+/// The codes that follow from the lengths.
 static CODES: Codes = Codes::new();
 
 struct Codes {
-    /// By byte.
+    /// The code of each byte.
     of: [u32; BYTES],
     /// All bytes, in the order of their codes.
     bytes: [u8; BYTES],
@@ -43,52 +45,66 @@ struct Codes {
     begin: [usize; END],
 }
 
-/// Bits of the code of this byte.
+/// The number of bits of this byte's code.
 #[cfg(test)]
-pub(crate) fn bits(byte: u8) -> usize {
-    LENGTHS[usize::from(byte)]
+pub(crate) fn bits(byte: u8) -> u32 {
+    let (_, length) = CODES.code(byte);
+    length
 }
 
-/// The text in these bytes; none where they are no such code, or it is not ended as it should be.
+/// The text in these bytes; `None` where they are no such code, or it does not end as it should.
 pub(crate) fn decode(encoded: &[u8]) -> Option<Vec<u8>> {
     // the shortest code has 5 bits
     let mut text = Vec::with_capacity(encoded.len().saturating_mul(8) / 5);
     let (mut code, mut length) = (0_u32, 0_usize);
     for byte in encoded {
-        for shift in (0..8).rev() {
-            code = (code << 1) | u32::from((byte >> shift) & 1);
-            length += 1;
+        let mut rest = *byte;
+        for _ in 0..8 {
+            code = (code << 1) | u32::from(rest >> 7);
+            rest <<= 1;
+            length = length.saturating_add(1);
             let nth = code.wrapping_sub(*CODES.first.get(length)?);
             if nth < *CODES.count.get(length)? {
-                let at = CODES.begin.get(length)? + usize::try_from(nth).ok()?;
+                let at = CODES
+                    .begin
+                    .get(length)?
+                    .checked_add(usize::try_from(nth).ok()?)?;
                 text.push(*CODES.bytes.get(at)?);
                 (code, length) = (0, 0);
             }
         }
     }
     // the beginning of a code of nothing but ones
-    (length < 8 && code == (1 << length) - 1).then_some(text)
+    let padding = u32::try_from(length).ok()?;
+    (padding < 8 && code == ones(padding)).then_some(text)
 }
 
-/// The bytes of this text.
+/// The text in the Huffman code.
 pub(crate) fn encode(text: &[u8]) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(text.len());
-    // as many of the last bits of it as are not written yet
-    let (mut bits, mut waiting) = (0_u64, 0_usize);
+    // the last `waiting` bits of it are not written yet
+    let (mut bits, mut waiting) = (0_u64, 0_u32);
     for byte in text {
-        let (code, length) = (CODES.of[usize::from(*byte)], LENGTHS[usize::from(*byte)]);
-        bits = (bits << length) | u64::from(code);
-        waiting += length;
+        let (code, length) = CODES.code(*byte);
+        bits = bits.wrapping_shl(length) | u64::from(code);
+        waiting = waiting.saturating_add(length);
         while waiting >= 8 {
-            waiting -= 8;
-            encoded.push(last_byte(bits >> waiting));
+            waiting = waiting.saturating_sub(8);
+            encoded.push(last_byte(bits.wrapping_shr(waiting)));
         }
     }
     if waiting > 0 {
-        let missing = 8 - waiting;
-        encoded.push(last_byte((bits << missing) | ((1 << missing) - 1)));
+        let missing = 8_u32.saturating_sub(waiting);
+        encoded.push(last_byte(
+            bits.wrapping_shl(missing) | u64::from(ones(missing)),
+        ));
     }
     encoded
+}
+
+/// A number of this many bits, which are all 1; fewer than 32.
+fn ones(bits: u32) -> u32 {
+    !u32::MAX.wrapping_shl(bits)
 }
 
 fn last_byte(bits: u64) -> u8 {
@@ -99,6 +115,22 @@ fn last_byte(bits: u64) -> u8 {
 // === impl Codes ===
 
 impl Codes {
+    /// The code of this byte, and the number of its bits.
+    fn code(&self, byte: u8) -> (u32, u32) {
+        let at = usize::from(byte);
+        let length = LENGTHS.get(at).and_then(|bits| u32::try_from(*bits).ok());
+        // there is an element for each byte
+        (
+            self.of.get(at).copied().unwrap_or_default(),
+            length.unwrap_or_default(),
+        )
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        reason = "the compiler evaluates it, and refuses what would panic"
+    )]
     const fn new() -> Self {
         let mut codes = Self {
             of: [0; BYTES],

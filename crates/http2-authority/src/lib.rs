@@ -7,8 +7,8 @@
 //!
 //! ```text
 //!  TLS or TCP ─► AnyAuthority ─► HTTP/2 server
-//!                  walk: preface ─ frames ─ fields: HPACK, the values of `:authority` alone
-//!                                                     └─► name: valid, or read with other bytes
+//!                  walk: preface ─ frames ─ fields: HPACK, the value of `:authority` alone
+//!                                                     └─► name: valid, read with other bytes, or refused
 //! ```
 //!
 //! The other bytes have Huffman codes of the same length. So no length of a frame or string changes, nothing moves, and a
@@ -16,11 +16,16 @@
 //! authority as it is. The bytes that the names of clusters have are all exchanged.
 //!
 //! # Bounds
-//! A connection has some 100 bytes of state. Where the value of an `:authority` is split between reads, what has come of it is held
-//! back until it is whole: [`MAX_VALUE`] bytes and what is between its parts. Of a payload of DATA nothing is looked at. What is not
-//! HTTP/2, or is malformed, passes as it is, and the rest of its connection with it: the server answers for it.
+//! A connection has less than 160 bytes of state. Where the value of an `:authority` is split between reads, what has come of it is
+//! held back until it is whole: [`MAX_VALUE`] bytes in [`MAX_FRAMES`] frames, and what is between its parts. Of a payload of DATA
+//! nothing is looked at, and of a header block only the first `:authority`. What is not HTTP/2, or is malformed, passes as it is, and
+//! the rest of its connection with it: the server answers for it.
+//!
+//! Bytes without a value that has to be held back are read into the buffer of the server; nothing is allocated or copied for them.
 
 mod fields;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod huffman;
 mod name;
 mod stream;
@@ -29,7 +34,7 @@ pub mod test_util;
 mod walk;
 
 pub use stream::AnyAuthority;
-pub use walk::MAX_VALUE;
+pub use walk::{MAX_FRAMES, MAX_VALUE};
 
 #[cfg(test)]
 mod tests;

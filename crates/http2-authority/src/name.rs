@@ -1,49 +1,104 @@
 //! Names that are no authority of a URI, and what they are read as.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::{
+    fmt::Display,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use http::uri::Authority;
 use tracing::info;
 
-/// Bytes of a name in the log.
+/// The most bytes of a name in the log.
 const LOGGED: usize = 256;
 
-/// Whether the log has a line about such a name.
-static REPORTED: AtomicBool = AtomicBool::new(false);
+/// What the log has of the names of this process.
+pub(crate) static FIRST_NAMES: FirstNames = FirstNames::new();
 
-/// What the name is read as: as many bytes, each with a Huffman code as long as that of the byte it stands for. None where
-/// the name is an authority as it is, or there are no such bytes.
-pub(crate) fn readable(name: &[u8]) -> Option<Vec<u8>> {
-    if is_authority(name) {
-        return None;
+/// What becomes of a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    /// It is an authority as it is.
+    Valid,
+    /// It is no authority, and is read as this one: as many bytes, each with a Huffman code as long as that of the byte it stands
+    /// for.
+    ReadAs(Vec<u8>),
+    /// It is no authority, and there are no such bytes: the server refuses it.
+    Refused,
+}
+
+/// Whether the log has a line about a name, for each judgement that is logged.
+#[derive(Debug)]
+pub(crate) struct FirstNames {
+    read_as: AtomicBool,
+    refused: AtomicBool,
+}
+
+// === impl FirstNames ===
+
+impl FirstNames {
+    const fn new() -> Self {
+        Self {
+            read_as: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Logs the first name that is read as another, and the first one that is refused.
+    pub(crate) fn log(&self, name: &[u8], judgement: &Judgement) {
+        match judgement {
+            Judgement::ReadAs(read_as) if is_first(&self.read_as) => info!(
+                authority = %shown(name),
+                read_as = %shown(read_as),
+                "a caller sends an HTTP/2 authority that no URI may have, such as the name of an Istio cluster: it is read with \
+                 other characters (logged once)",
+            ),
+            Judgement::Refused if is_first(&self.refused) => info!(
+                authority = %shown(name),
+                "a caller sends an HTTP/2 authority that no URI may have and that cannot be read with other characters: its \
+                 requests are refused (logged once)",
+            ),
+            Judgement::Valid | Judgement::ReadAs(_) | Judgement::Refused => {}
+        }
+    }
+}
+
+/// Whether nothing has been logged yet. Then something is now.
+fn is_first(logged: &AtomicBool) -> bool {
+    // a swap takes the cache line from all other threads, and calls may come with such names all the time
+    !logged.load(Ordering::Relaxed) && !logged.swap(true, Ordering::Relaxed)
+}
+
+/// The beginning of the name, with escapes for all that is not printable ASCII.
+fn shown(name: &[u8]) -> impl Display {
+    name.get(..LOGGED).unwrap_or(name).escape_ascii()
+}
+
+/// What becomes of this name.
+pub(crate) fn judge(name: &[u8]) -> Judgement {
+    if is_uri_authority(name) {
+        return Judgement::Valid;
     }
     // A name may be one of a host and a port except for some bytes. Only where it is not, its structure goes as well.
-    [with_structure, without_structure]
-        .into_iter()
-        .map(|exchanged| name.iter().copied().map(exchanged).collect::<Vec<u8>>())
-        .find(|read_as| is_authority(read_as))
-}
-
-/// Logs the first such name of this process.
-pub(crate) fn report(name: &[u8], read_as: &[u8]) {
-    if REPORTED.swap(true, Ordering::Relaxed) {
-        return;
+    let mut read_as = name.to_vec();
+    for exchanged in [with_structure, without_structure] {
+        for byte in &mut read_as {
+            *byte = exchanged(*byte);
+        }
+        if is_uri_authority(&read_as) {
+            return Judgement::ReadAs(read_as);
+        }
     }
-    let shown = |name: &[u8]| name.iter().take(LOGGED).copied().collect::<Vec<u8>>();
-    info!(
-        authority = %shown(name).escape_ascii(),
-        read_as = %shown(read_as).escape_ascii(),
-        "a caller sends an HTTP/2 authority that no URI may have, such as the name of an Istio cluster: it is read with other \
-         characters (logged once)",
-    );
+    Judgement::Refused
 }
 
-/// The judge that the HTTP/2 server asks, too.
-fn is_authority(name: &[u8]) -> bool {
+/// The HTTP/2 server judges by the same function.
+fn is_uri_authority(name: &[u8]) -> bool {
     Authority::try_from(name).is_ok()
 }
 
-/// Bytes that an authority may not have anywhere.
+/// Another byte in place of one that an authority may not have anywhere.
 fn with_structure(byte: u8) -> u8 {
     match byte {
         b'|' => b'+',
@@ -53,7 +108,7 @@ fn with_structure(byte: u8) -> u8 {
     }
 }
 
-/// Bytes that an authority may have in some places alone, too.
+/// Another byte in place of one that an authority may not have anywhere, or only in some places.
 fn without_structure(byte: u8) -> u8 {
     match byte {
         b'%' => b'-',
@@ -65,7 +120,10 @@ fn without_structure(byte: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, sync::Arc};
+
     use rstest::rstest;
+    use tempfile::NamedTempFile;
 
     use super::*;
     use crate::huffman;
@@ -85,8 +143,7 @@ mod tests {
     #[case::brackets("outbound|[::1]|[a", "outbound+~xx1~+~a")]
     #[case::user_without_host("a@", "a~")]
     fn other_names_are_read_with_other_bytes(#[case] name: &str, #[case] read_as: &str) {
-        let found = readable(name.as_bytes());
-        assert_eq!(found.as_deref(), Some(read_as.as_bytes()));
+        assert_eq!(judge(name.as_bytes()), Judgement::ReadAs(read_as.into()));
     }
 
     #[rstest]
@@ -96,11 +153,61 @@ mod tests {
     #[case::address("10.0.0.1:9002")]
     #[case::address_in_brackets("[fe80::1]:9002")]
     #[case::user("a%2f@epp")]
+    fn authorities_are_valid(#[case] name: &str) {
+        assert_eq!(judge(name.as_bytes()), Judgement::Valid);
+    }
+
+    #[rstest]
     #[case::empty("")]
     #[case::no_byte_of_the_same_length("a{b}")]
+    #[case::fragment("epp#1|x")]
     #[case::not_ascii("\u{e9}pp|9002")]
-    fn authorities_and_what_cannot_be_one_stay(#[case] name: &str) {
-        assert_eq!(readable(name.as_bytes()), None);
+    fn names_for_which_there_are_no_bytes_are_refused(#[case] name: &str) {
+        assert_eq!(judge(name.as_bytes()), Judgement::Refused);
+    }
+
+    /// What `FirstNames` logs of these names, in this order.
+    fn logged(names: &[&[u8]]) -> String {
+        let log = NamedTempFile::new().unwrap();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(Arc::new(log.reopen().unwrap()))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let first_names = FirstNames::new();
+            for name in names {
+                first_names.log(name, &judge(name));
+            }
+        });
+        fs::read_to_string(log.path()).unwrap()
+    }
+
+    #[test]
+    fn the_first_name_that_is_read_as_another_is_logged() {
+        let log = logged(&[b"epp.llm.svc", b"a|\"1", b"a|2"]);
+        assert_eq!(log.lines().count(), 1, "{log}");
+        assert!(log.contains(r#"authority=a|\"1 read_as=a+!1"#), "{log}");
+        assert!(
+            log.contains("INFO") && log.contains("(logged once)"),
+            "{log}"
+        );
+    }
+
+    #[test]
+    fn the_first_refused_name_is_logged_besides() {
+        let log = logged(&[b"a|1", b"epp#1|\n\x1b[0m", b"a{b}"]);
+        assert_eq!(log.lines().count(), 2, "{log}");
+        assert!(log.contains(r"authority=epp#1|\n\x1b[0m"), "{log}");
+        assert!(log.contains("its requests are refused"), "{log}");
+    }
+
+    #[test]
+    fn a_long_name_is_cut_in_the_log() {
+        let name = [b"a|".repeat(127), b"a|zz".repeat(10)].concat();
+        let log = logged(&[&name]);
+        let (name, read_as) = ("a|".repeat(128), "a+".repeat(128));
+        let fields = format!(" authority={name} read_as={read_as}\n");
+        assert!(log.ends_with(&fields), "{log}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A connection as its server reads it.
 
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
 use std::{
     io,
     pin::Pin,
@@ -10,17 +12,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::walk::Walk;
 
-/// Bytes that are read at once while a part of a value is held back.
-const MORE: usize = 512;
+/// The most bytes of one read while a part of a value is held back.
+pub(crate) const READ_MORE: usize = 512;
 
 /// A connection on which an HTTP/2 authority that no URI may have is read with other bytes. What is written passes as it is.
 #[derive(Debug)]
 pub struct AnyAuthority<T> {
     inner: T,
     walk: Walk,
-    /// Read, but not passed on: a value that is not whole, and once it is, what has come with its end.
+    /// What has been read and not passed on: a part of a value, and once the value is whole, what has come with its end.
     held: Vec<u8>,
-    /// Bytes of what is held that may be passed on.
+    /// The number of held bytes that may be passed on.
     ready: usize,
 }
 
@@ -42,18 +44,29 @@ impl<T> AnyAuthority<T> {
         &self.inner
     }
 
+    /// The number of bytes that are held back.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Passes on what may be, as far as there is room.
     fn pass_on(&mut self, buf: &mut ReadBuf<'_>) {
         let bytes = self.ready.min(buf.remaining());
         buf.put_slice(self.held.get(..bytes).unwrap_or_default());
-        self.held.drain(..bytes);
-        self.ready -= bytes;
+        self.ready = self.ready.saturating_sub(bytes);
+        if bytes == self.held.len() {
+            // without its memory, as a connection has such a value once, and may last for days
+            self.held = Vec::new();
+        } else {
+            self.held.drain(..bytes);
+        }
     }
 }
 
 impl<T: AsyncRead + Unpin> AnyAuthority<T> {
-    /// Reads, and holds back what has come of a value that is not whole. Whether anything may be passed on, or the connection has
-    /// ended.
+    /// Reads, and holds back what has come of a value that is not whole. Returns whether anything may be passed on, or the
+    /// connection has ended.
     fn poll_direct(
         &mut self,
         cx: &mut Context<'_>,
@@ -62,17 +75,17 @@ impl<T: AsyncRead + Unpin> AnyAuthority<T> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
         let read = buf.filled_mut().get_mut(before..).unwrap_or_default();
-        let passed = self.walk.over(read);
+        let passed = self.walk.rewrite_authorities(read);
         let held = read.get(passed..).unwrap_or_default();
         self.held.extend_from_slice(held);
         let nothing = passed == 0 && !held.is_empty();
-        buf.set_filled(before + passed);
+        buf.set_filled(before.saturating_add(passed));
         Poll::Ready(Ok(!nothing))
     }
 
-    /// Reads more of what is held back.
+    /// Reads what comes after the bytes that are held back.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut more = [0; MORE];
+        let mut more = [0; READ_MORE];
         let mut more = ReadBuf::new(&mut more);
         ready!(Pin::new(&mut self.inner).poll_read(cx, &mut more))?;
         if more.filled().is_empty() {
@@ -80,7 +93,7 @@ impl<T: AsyncRead + Unpin> AnyAuthority<T> {
             self.walk.stop();
         }
         self.held.extend_from_slice(more.filled());
-        self.ready = self.walk.over(&mut self.held);
+        self.ready = self.walk.rewrite_authorities(&mut self.held);
         Poll::Ready(Ok(()))
     }
 }
@@ -135,5 +148,52 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for AnyAuthority<T> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::test_util::{frame, request};
+
+    /// Bytes that come one at a time.
+    struct Single<'a>(&'a [u8]);
+
+    impl AsyncRead for Single<'_> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let (now, later) = self.0.split_at(self.0.len().min(1));
+            self.0 = later;
+            buf.put_slice(now);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn what_was_held_back_is_freed_when_it_is_passed_on() {
+        let bytes = [request("/1"), frame(6, 0, 0, &[0; 8])].concat();
+        let mut connection = AnyAuthority::new(Single(&bytes));
+        let mut context = Context::from_waker(Waker::noop());
+        let (mut read, mut most) = (Vec::new(), 0);
+        while read.len() < bytes.len() {
+            let mut buf = [0; 7];
+            let mut buf = ReadBuf::new(&mut buf);
+            let polled = Pin::new(&mut connection).poll_read(&mut context, &mut buf);
+            assert!(polled.is_ready());
+            read.extend_from_slice(buf.filled());
+            most = most.max(connection.held.capacity());
+        }
+        assert!(most > 0, "nothing is held back");
+        assert_eq!(connection.held.capacity(), 0);
+    }
+
+    #[test]
+    fn a_connection_has_little_state() {
+        assert!(size_of::<AnyAuthority<()>>() <= 160);
     }
 }

@@ -17,7 +17,7 @@ const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 
-/// Sends a gRPC call without a message, whose authority is [`CLUSTER`]. Whether it is answered by anything but a reset.
+/// Sends a gRPC call without a message, whose authority is [`CLUSTER`]. Returns whether it is answered by anything but a reset.
 ///
 /// # Errors
 /// When the connection ends before.
@@ -37,9 +37,9 @@ where
     }
 }
 
-/// A connection with that call.
+/// The bytes of a connection with that call.
 pub(crate) fn request(path: &str) -> Vec<u8> {
-    // POST, http
+    // the entries `:method: POST` and `:scheme: http` of the static table
     let mut fields = vec![0x83, 0x86];
     fields.push(0x04);
     string(&mut fields, 0, path.as_bytes());
@@ -76,7 +76,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// Whether these frames answer the call; none where they say nothing about it.
+/// Whether these frames answer the call; `None` where they say nothing about it.
 fn answer(mut frames: &[u8]) -> Option<bool> {
     loop {
         let [high, middle, low, kind, ..] = frames.get(..9)? else {

@@ -2,28 +2,40 @@
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
+
+use smallvec::SmallVec;
 
 use crate::{
-    fields::{Fields, Step},
-    huffman, name,
+    fields::{AuthorityValue, Fields, Step},
+    huffman,
+    name::{FIRST_NAMES, Judgement, judge},
 };
 
 /// What a client of HTTP/2 begins with.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes of a value of `:authority` that is looked at, at most; a host name has 255. A longer value passes as it is.
+/// The most bytes of a value of `:authority` that is looked at; a host name has 255. A longer value passes as it is.
 pub const MAX_VALUE: usize = 1024;
 
-/// From the first byte of such a value to its last: the value, and what is between its parts where it is split between frames. The
-/// server takes no block with so many frames as it takes to fill this with heads.
-pub(crate) const MAX_SPAN: usize = 4 * MAX_VALUE;
+/// The most frames that a value of `:authority` may be in. With one more frame the value passes as it is, and so does what follows
+/// on its connection: what is held back is walked over again with each read, so its frames have to be few. The server takes five
+/// `CONTINUATION` frames in a header block as long as `max_header_list_size` of hyper is 16 KiB, its default, which none of our
+/// servers changes.
+pub const MAX_FRAMES: usize = 8;
 
-/// Of a frame's head, before what its flags add.
+/// The bytes of a frame's head, before what its flags add.
 const HEAD: usize = 9;
-/// With all that flags add: the length of padding, and a priority.
+/// The bytes of a head with all that its flags add: the length of padding, and a priority.
 const LONGEST_HEAD: usize = HEAD + 1 + PRIORITY_BYTES;
 const PRIORITY_BYTES: usize = 5;
+/// The most padding of one frame. Only the first frame of a header block can have padding.
+#[cfg(any(test, feature = "fuzzing"))]
+const MAX_PADDING: usize = 255;
+
+/// The most bytes that are held back: a value, and what is between its parts where it is split between frames.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) const MAX_HELD: usize = MAX_VALUE + MAX_PADDING + MAX_FRAMES * HEAD;
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -31,25 +43,25 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Where in a connection its bytes are.
+/// Where in a connection its next byte is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
-    part: Part,
+    part: FramePart,
     /// The last header block goes on in the next frame.
     open: bool,
     fields: Fields,
 }
 
-/// What the next byte belongs to.
+/// What the next byte of a connection belongs to.
 #[derive(Clone, Copy, Debug)]
-enum Part {
-    /// So many bytes of the preface have come.
+enum FramePart {
+    /// The preface, of which this number of bytes has come.
     Preface(usize),
     Head(Head),
     Fragment(Fragment),
-    /// So many bytes up to the next frame.
+    /// This number of bytes up to the next frame.
     Rest(usize),
-    /// All that comes passes as it is.
+    /// What passes as it is.
     Off,
 }
 
@@ -71,14 +83,18 @@ struct Fragment {
 
 /// A value of which not all has come.
 #[derive(Debug)]
-struct Pending {
-    /// Its first byte.
+struct PartialValue {
+    /// The place of its first byte.
     from: usize,
-    /// Before that byte.
+    /// The walk before that byte.
     walk: Walk,
-    /// Where it is, in the order of its bytes.
-    places: Vec<Range<usize>>,
+    /// Frames that its parts are in, with empty ones between them.
+    frames: usize,
+    places: Places,
 }
+
+/// Where a value is, in the order of its bytes. It has one place in each of its frames.
+type Places = SmallVec<[Range<usize>; MAX_FRAMES]>;
 
 // === impl Walk ===
 
@@ -86,7 +102,7 @@ impl Walk {
     /// At the beginning of a connection.
     pub(crate) fn new() -> Self {
         Self {
-            part: Part::Preface(0),
+            part: FramePart::Preface(0),
             open: false,
             fields: Fields::default(),
         }
@@ -94,52 +110,58 @@ impl Walk {
 
     /// Whether all that comes passes as it is.
     pub(crate) fn is_off(&self) -> bool {
-        matches!(self.part, Part::Off)
+        matches!(self.part, FramePart::Off)
     }
 
     /// Lets all that comes pass as it is.
     pub(crate) fn stop(&mut self) {
-        self.part = Part::Off;
+        self.part = FramePart::Off;
     }
 
-    /// Goes on over these bytes, and changes those of authorities that have to be others. Returns how many may be passed on; the
-    /// rest is a part of a value, and must be at the beginning of the next bytes again.
-    pub(crate) fn over(&mut self, bytes: &mut [u8]) -> usize {
+    /// Goes on over these bytes, and writes other bytes in place of authorities that no URI may have. Returns how many bytes may be
+    /// passed on; the rest is a part of a value, and must be at the beginning of the next bytes again.
+    pub(crate) fn rewrite_authorities(&mut self, bytes: &mut [u8]) -> usize {
         let mut at = 0_usize;
-        let mut pending = None;
+        let mut partial: Option<PartialValue> = None;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             let walked = match self.part {
-                Part::Off => break,
-                Part::Preface(seen) => self.preface(seen, rest),
-                Part::Head(head) => self.head(head, rest),
-                Part::Rest(left) => {
-                    let walked = left.min(rest.len());
-                    self.part = Part::rest(left.saturating_sub(walked));
+                FramePart::Off => break,
+                FramePart::Preface(seen) => self.advance_in_preface(seen, rest),
+                FramePart::Head(head) => {
+                    let (walked, whole) = self.advance_in_head(head, rest);
+                    if whole && let Some(value) = &mut partial {
+                        value.frames = value.frames.saturating_add(1);
+                        if value.frames > MAX_FRAMES {
+                            self.stop();
+                        }
+                    }
                     walked
                 }
-                Part::Fragment(fragment) => {
+                FramePart::Rest(left) => {
+                    let walked = left.min(rest.len());
+                    self.part = FramePart::rest(left.saturating_sub(walked));
+                    walked
+                }
+                FramePart::Fragment(fragment) => {
                     let here = rest.get(..fragment.left).unwrap_or(rest);
                     match self.fields.step(here, MAX_VALUE) {
                         Step::Bytes(walked) => {
-                            self.within(fragment, walked);
+                            self.advance_in_fragment(fragment, walked);
                             walked
                         }
                         Step::Malformed => {
                             self.stop();
                             break;
                         }
-                        Step::Authority(value) => {
-                            let walked = value.left.min(here.len());
-                            let value_at = pending.get_or_insert_with(|| Pending::new(at, *self));
-                            let to = at.saturating_add(walked);
-                            value_at.places.push(at..to);
-                            let too_long = value_at.span(to) > MAX_SPAN;
-                            let whole = self.fields.take(walked);
-                            self.within(fragment, walked);
-                            if too_long {
-                                self.stop();
-                            } else if whole && let Some(value_at) = pending.take() {
-                                exchange(bytes, &value_at.places, value.huffman);
+                        Step::Authority(AuthorityValue { left, huffman }) => {
+                            let walked = left.min(here.len());
+                            let walk = *self;
+                            let value = partial.get_or_insert_with(|| PartialValue::new(at, walk));
+                            value.places.push(at..at.saturating_add(walked));
+                            let whole = self.fields.advance_in_authority(walked);
+                            self.advance_in_fragment(fragment, walked);
+                            if whole && let Some(value) = partial.take() {
+                                rewrite_value(bytes, &value.places, huffman);
                             }
                             walked
                         }
@@ -147,66 +169,69 @@ impl Walk {
                 }
             };
             at = at.saturating_add(walked);
-            if pending.as_ref().is_some_and(|it| it.span(at) > MAX_SPAN) {
-                self.stop();
-            }
         }
-        match pending {
-            Some(pending) if !self.is_off() => {
-                *self = pending.walk;
-                pending.from
+        match partial {
+            Some(value) if !self.is_off() => {
+                *self = value.walk;
+                value.from
             }
             _ => bytes.len(),
         }
     }
 
-    fn preface(&mut self, seen: usize, bytes: &[u8]) -> usize {
+    /// Returns how many of these bytes are of the preface, or are other bytes in its place.
+    fn advance_in_preface(&mut self, seen: usize, bytes: &[u8]) -> usize {
         let wanted = PREFACE.get(seen..).unwrap_or_default();
         let here = bytes.get(..wanted.len()).unwrap_or(bytes);
         self.part = if !wanted.starts_with(here) {
-            Part::Off
+            FramePart::Off
         } else if here.len() == wanted.len() {
-            Part::rest(0)
+            FramePart::rest(0)
         } else {
-            Part::Preface(seen.saturating_add(here.len()))
+            FramePart::Preface(seen.saturating_add(here.len()))
         };
         here.len()
     }
 
-    fn head(&mut self, mut head: Head, bytes: &[u8]) -> usize {
+    /// Returns how many of these bytes are of the head, and whether it ends with them.
+    fn advance_in_head(&mut self, mut head: Head, bytes: &[u8]) -> (usize, bool) {
         let walked = head.read(bytes);
         if head.missing() > 0 {
-            self.part = Part::Head(head);
-            return walked;
+            self.part = FramePart::Head(head);
+            return (walked, false);
         }
-        match head.frame(self.open) {
-            // its fields end with it, and there may be none
-            Some(Part::Fragment(fragment)) => self.within(fragment, 0),
+        if !self.open {
+            self.fields.begin_block();
+        }
+        match head.next_part(self.open) {
+            // the head may be all of the frame
+            Some(FramePart::Fragment(fragment)) => self.advance_in_fragment(fragment, 0),
             Some(part) => self.part = part,
             None => self.stop(),
         }
-        walked
+        (walked, true)
     }
 
-    /// So many bytes of a part of a header block are walked over.
-    fn within(&mut self, fragment: Fragment, walked: usize) {
+    /// Goes on over this number of bytes of a fragment, and where they are all of it to what follows.
+    fn advance_in_fragment(&mut self, fragment: Fragment, walked: usize) {
         let left = fragment.left.saturating_sub(walked);
         if left > 0 {
-            self.part = Part::Fragment(Fragment { left, ..fragment });
+            self.part = FramePart::Fragment(Fragment { left, ..fragment });
             return;
         }
         self.open = !fragment.last;
         self.part = if self.open || self.fields.is_between() {
-            Part::rest(fragment.padding)
+            FramePart::rest(fragment.padding)
         } else {
-            Part::Off
+            FramePart::Off
         };
     }
 }
 
-// === impl Part ===
+// === impl FramePart ===
 
-impl Part {
+impl FramePart {
+    /// What follows where a frame has `left` more bytes that are not looked at.
     fn rest(left: usize) -> Self {
         if left == 0 {
             Self::Head(Head::default())
@@ -219,7 +244,7 @@ impl Part {
 // === impl Head ===
 
 impl Head {
-    /// Takes what is missing from these bytes, and says how many that were.
+    /// Takes what is missing from these bytes. Returns how many bytes it took.
     fn read(&mut self, bytes: &[u8]) -> usize {
         let to = self.read.saturating_add(self.missing());
         let place = self.bytes.get_mut(self.read..to).unwrap_or_default();
@@ -248,7 +273,7 @@ impl Head {
         (high << 16) | (middle << 8) | low
     }
 
-    /// Bytes of the payload that precede the fields.
+    /// The number of bytes of the payload that precede the fields.
     fn prefix(&self) -> usize {
         let [_, _, _, kind, flags, ..] = self.bytes;
         if kind != HEADERS {
@@ -262,18 +287,18 @@ impl Head {
         priority.saturating_add(usize::from(flags & PADDED != 0))
     }
 
-    /// What follows the head; none where it is malformed.
-    fn frame(&self, open: bool) -> Option<Part> {
+    /// What follows the head; `None` where it is malformed.
+    fn next_part(&self, open: bool) -> Option<FramePart> {
         let [_, _, _, kind, flags, _, _, _, _, first, ..] = self.bytes;
         let padding = match kind {
             HEADERS if !open => usize::from(if flags & PADDED == 0 { 0 } else { first }),
             CONTINUATION if open => 0,
             HEADERS | CONTINUATION => return None,
             _ if open => return None,
-            _ => return Some(Part::rest(self.length())),
+            _ => return Some(FramePart::rest(self.length())),
         };
         let left = self.length().checked_sub(self.prefix())?;
-        Some(Part::Fragment(Fragment {
+        Some(FramePart::Fragment(Fragment {
             left: left.checked_sub(padding)?,
             padding,
             last: flags & END_HEADERS != 0,
@@ -281,44 +306,47 @@ impl Head {
     }
 }
 
-// === impl Pending ===
+// === impl PartialValue ===
 
-impl Pending {
+impl PartialValue {
+    /// A value whose first byte is at `from`, where the walk is.
     fn new(from: usize, walk: Walk) -> Self {
         Self {
             from,
             walk,
-            places: Vec::new(),
+            frames: 1,
+            places: Places::new(),
         }
-    }
-
-    /// Bytes from the first one of the value on.
-    fn span(&self, to: usize) -> usize {
-        to.saturating_sub(self.from)
     }
 }
 
-/// Changes the value at these places where it is no authority.
-fn exchange(bytes: &mut [u8], places: &[Range<usize>], huffman: bool) {
-    let parts = places.iter().filter_map(|place| bytes.get(place.clone()));
-    let value: Vec<u8> = parts.flatten().copied().collect();
-    let found = if huffman {
-        huffman::decode(&value)
-    } else {
-        Some(value.clone())
+/// Writes other bytes at these places where their value is an authority that no URI may have and that can be read as another.
+fn rewrite_value(bytes: &mut [u8], places: &[Range<usize>], huffman: bool) {
+    let mut parts = places.iter().filter_map(|place| bytes.get(place.clone()));
+    let value = match (parts.next(), places.len()) {
+        (Some(whole), 1) => Cow::Borrowed(whole),
+        (first, _) => first.into_iter().chain(parts).flatten().copied().collect(),
     };
-    let Some((name, read_as)) = found.and_then(|name| {
-        let read_as = name::readable(&name)?;
-        Some((name, read_as))
-    }) else {
+    let name = if huffman {
+        // where the value is no such code the server says so
+        let Some(name) = huffman::decode(&value) else {
+            return;
+        };
+        Cow::Owned(name)
+    } else {
+        Cow::Borrowed(&*value)
+    };
+    let judgement = judge(&name);
+    FIRST_NAMES.log(&name, &judgement);
+    let Judgement::ReadAs(read_as) = judgement else {
         return;
     };
     let written = if huffman {
         huffman::encode(&read_as)
     } else {
-        read_as.clone()
+        read_as
     };
-    // always equal, as the exchanged bytes have codes of the same length
+    // always equal, as the other bytes have codes of the same length
     if written.len() != value.len() {
         return;
     }
@@ -327,5 +355,4 @@ fn exchange(bytes: &mut [u8], places: &[Range<usize>], huffman: bool) {
             *place = byte;
         }
     }
-    name::report(&name, &read_as);
 }

@@ -16,7 +16,7 @@ const STATIC: [(usize, &str, &str); 5] = [
 /// How a field is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    /// As the number of an entry, where there is one.
+    /// The field is written as the number of an entry, where there is one.
     pub(super) by_number: bool,
     pub(super) literal: Literal,
     pub(super) name: NameForm,
@@ -32,7 +32,7 @@ pub(super) enum Literal {
     Never,
 }
 
-/// Where the name comes from, if it can come from there; else from the next of these.
+/// Where the name comes from. If it cannot come from there, it comes from the next of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameForm {
     Dynamic,
@@ -40,7 +40,7 @@ pub(super) enum NameForm {
     Text,
 }
 
-/// With the dynamic table.
+/// The encoder of a connection, with its dynamic table.
 #[derive(Debug)]
 pub(super) struct Encoder {
     entries: VecDeque<(String, String)>,
@@ -114,7 +114,7 @@ impl Encoder {
         }
     }
 
-    /// Makes room.
+    /// Removes the oldest entries until there is room for one of this size.
     fn evict(&mut self, size_of_next: usize) {
         let sizes = |entries: &VecDeque<(String, String)>| -> usize {
             entries.iter().map(|(name, value)| size(name, value)).sum()

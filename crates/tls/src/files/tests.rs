@@ -18,6 +18,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::server::TcpIncoming;
+use tracing::subscriber::set_default;
 
 use super::*;
 use crate::{
@@ -309,10 +310,8 @@ async fn a_client_that_says_nothing_holds_up_no_other() {
     client.unwrap();
 }
 
-/// As Istio's gateways send the name of their cluster where a `DestinationRule` has no `sni`.
-#[tokio::test]
-async fn a_server_name_that_is_no_host_name_has_a_reason_of_its_own() {
-    let port = Port::begin(None, &[]);
+/// How a client is refused whose server name is a cluster's, as Istio's gateways send it where a `DestinationRule` has no `sni`.
+async fn refuse_cluster_name(port: &Port) -> HandshakeError {
     let (sent, cluster) = (
         "outboundx9002xxllama-epp.llm.svc",
         "outbound|9002||llama-epp.llm.svc",
@@ -328,8 +327,39 @@ async fn a_server_name_that_is_no_host_name_has_a_reason_of_its_own() {
     hello[at..at + sent.len()].copy_from_slice(cluster.as_bytes());
     let (server, mut client) = mk_link().await;
     client.write_all(&hello).await.unwrap();
-    let refused = port.acceptor.accept(server).await.unwrap_err();
+    port.acceptor.accept(server).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_server_name_that_is_no_host_name_has_a_reason_of_its_own() {
+    let port = Port::begin(None, &[]);
+    let refused = refuse_cluster_name(&port).await;
     assert_eq!(refused.reason(), "server_name", "{refused}");
+}
+
+#[tokio::test]
+async fn the_log_warns_once_of_server_names_that_are_no_host_names() {
+    let port = Port::begin(None, &[]);
+    let path = port.dir.path().join("log");
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(Arc::new(fs::File::create(&path).unwrap()))
+        .finish();
+    let _logged = set_default(subscriber);
+    let logged = || fs::read_to_string(&path).unwrap();
+    let (server, mut client) = mk_link().await;
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    port.acceptor.accept(server).await.unwrap_err();
+    assert_eq!(logged(), "", "another failure is none of a server name");
+    refuse_cluster_name(&port).await;
+    refuse_cluster_name(&port).await;
+    let log = logged();
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(
+        log.contains("WARN") && log.contains("set `sni` there"),
+        "{log}"
+    );
+    assert!(log.contains("port=\"ext_proc\""), "{log}");
 }
 
 #[tokio::test]
