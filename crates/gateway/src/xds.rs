@@ -18,6 +18,7 @@ mod endpoints;
 mod errors;
 mod extproc;
 mod filters;
+mod former;
 mod http;
 mod listener;
 pub(crate) mod names;
