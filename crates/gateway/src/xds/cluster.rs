@@ -201,9 +201,9 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
     }
 }
 
-/// The exporting clusters of an import, each behind its own internal listener. With `spares` none is set aside for what it
-/// answers: a local pool that fails open answers 503 by itself before the last attempt, and an only cluster is not the only host
-/// while its former hop stands in for it.
+/// The exporting clusters of an import, each behind its own internal listener. With `spares` none is set aside for its answers: a
+/// local pool that fails open answers 503 by itself before the last attempt, and an only cluster must serve as soon as it can, also
+/// while its former hop is there.
 pub(crate) fn import(name: String, spares: bool) -> cluster::Cluster {
     cluster::Cluster {
         lb_policy: LbPolicy::RoundRobin.into(),

@@ -1,8 +1,9 @@
 //! The former mode of an import's only cluster: what the new one cannot serve yet goes there.
 //!
-//! Nobody knows when an Envoy can use the Gateways, or the endpoint picker, of a new mode: they may have begun a moment ago, and
-//! Envoy's last health check of them may be older. So its former hop stays for a while, and takes the requests that the new one
-//! answers with the mark that another cluster is to be tried. With several clusters the others take them.
+//! It is not known when an Envoy can use the Gateways, or the endpoint picker, of a new mode: they may have begun a moment ago, and
+//! Envoy's last health check of them may be older. Addresses that are new in a cluster that Envoy still has are unhealthy until
+//! their first check, for which no acknowledgement waits. So the former hop stays for a while, and takes the requests that the new
+//! one answers with the mark that another cluster is to be tried. With several clusters the others take them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::world::Key;
 use super::endpoints::Hop;
 use super::{Assignment, Plan, Resource, names};
 
-/// A hop outlives its mode by this time, in which an Envoy has checked the health of the new mode several times: one that it is
-/// told of is checked at once, one that it found unhealthy before within 4 s.
+/// A hop outlives its mode by this time, in which an Envoy checks the health of the new mode several times: that of an address
+/// that it did not know at once, that of an unhealthy one within 4 s.
 pub(super) const OUTLIVES: Duration = Duration::from_secs(30);
 
 /// The hop of a former mode, with what it leads to, as it was when the mode changed.

@@ -245,7 +245,7 @@ fn with_tls_hosts_are_kept_that_certificates_have_for_certain() {
     assert_eq!(shown.collect::<Vec<_>>(), expected);
 }
 
-/// While its former hop stands in for it, it is not the last host of all.
+/// Beside its former hop it is not the last host, which Envoy would spare.
 #[test]
 fn only_cluster_is_never_set_aside() {
     let is_detected = |clusters: &[(&str, &str)]| {
