@@ -6,8 +6,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
-use kube::Api;
+use k8s_openapi::{
+    api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
 use testbed::{Cluster, eventually};
 
 /// The time within which another process leads after a crash, as the documentation promises. A standby takes a Lease
@@ -91,6 +97,19 @@ impl Election {
             }
         });
         Ok(seen.await?)
+    }
+
+    /// Renews the Lease for a holder that has crashed, so that no other process takes over. Returns the time of a crash that
+    /// comes as late after this renewal as those of [`Election::between_renewals`].
+    ///
+    /// # Errors
+    /// When the API server rejects the call or does not answer.
+    pub async fn renew(&self) -> Result<Timestamp> {
+        let now = Timestamp::now();
+        let patch = json!({"spec": {"renewTime": MicroTime(now)}});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        self.leases.patch(&self.name, &params, &patch).await?;
+        now.checked_add(OLD).context("a time that is too late")
     }
 
     /// Waits until another process than that of `former` has the Lease, and returns how long after `since` it got it.

@@ -17,6 +17,7 @@ mod endpoints;
 mod errors;
 mod extproc;
 mod filters;
+mod former;
 mod http;
 mod listener;
 pub(crate) mod names;

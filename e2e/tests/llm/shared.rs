@@ -6,7 +6,10 @@ use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use testbed::standalone::MODEL;
 
-use crate::stand::{SOON, Stand, had_requests, prompt, several_had_more};
+use crate::stand::{SERVERS, SOON, Stand, had_requests, prompt, several_had_more, shared_picks};
+
+/// A multiple of the number of servers.
+const REQUESTS: u64 = 60;
 
 pub(crate) async fn a_repeated_prompt_goes_where_it_is_cached_whichever_picker_has_it(
     stand: &Stand,
@@ -34,18 +37,27 @@ pub(crate) async fn requests_of_three_pickers_at_once_spread_over_idle_servers(
 ) -> Result<()> {
     stand.counts(0, SOON).await?;
     let before = had_requests(&stand.standalone).await?;
-    // Requests that go on, so that none ends before the last is picked for; with prompts so short that requests count.
-    let begin = (0..60).map(|nth| stand.begin(nth));
-    let streams = try_join_all(begin).await?;
-    let mut counts = BTreeMap::<&str, usize>::new();
+    let shared = shared_picks(&stand.standalone).await?;
+    // Requests that go on, so that none ends before the last is picked for. Their prompts are of two bytes: that of a server without
+    // a first token weighs less than a request, and how soon servers answer does not matter.
+    let prompts: Vec<String> = (0..REQUESTS).map(|nth| format!("{nth:02}")).collect();
+    let streams = try_join_all(prompts.iter().map(|prompt| stand.begin_with(prompt))).await?;
+    let mut counts = BTreeMap::<&str, u64>::new();
     for stream in &streams {
         *counts.entry(stream.pod().unwrap_or("-")).or_default() += 1;
     }
     let most = counts.values().max().copied().unwrap_or(0);
     let least = counts.values().min().copied().unwrap_or(0);
-    // Picks that are made at once do not see each other's charges, and on a busy machine there are more of these. By chance
-    // alone the difference is 7 in the middle, and 4 or less once in twenty.
-    ensure!(counts.len() == 10 && most - least <= 4, "{counts:?}");
+    // The Metadata-Center makes one pick after the other, each at a server with the fewest requests. On a busy machine one may be
+    // late, and a picker makes it by what it knows itself: one server may have one too many then, and one that was reserved lacks one.
+    let shared = shared_picks(&stand.standalone)
+        .await?
+        .saturating_sub(shared);
+    let late = REQUESTS.saturating_sub(shared);
+    ensure!(
+        counts.len() == usize::from(SERVERS) && most - least <= 2 * late,
+        "{late} picks were late: {counts:?}"
+    );
     several_had_more(&stand.standalone, &before).await
 }
 

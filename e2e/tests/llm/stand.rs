@@ -20,7 +20,7 @@ pub(crate) const LONG: u32 = 600;
 pub(crate) const SERVER: &str =
     "--prefill-overhead 10ms --prefill-time-per-token 1ms --inter-token-latency 200ms";
 /// Enough that chance would not spread requests evenly.
-const SERVERS: u8 = 10;
+pub(crate) const SERVERS: u8 = 10;
 pub(crate) const RULES: &str = "llm.yaml";
 /// A busy machine must not make picks late: each would be made by one picker alone.
 pub(crate) const PATIENT: &str = "--metadata-center-timeout-ms=500";
@@ -28,6 +28,8 @@ pub(crate) const PATIENT: &str = "--metadata-center-timeout-ms=500";
 const RUNNING: &str = "llm_d_epp_request_running";
 /// A metric of the endpoint picker: all requests that it received.
 const REQUESTS: &str = "llm_d_epp_request_total";
+/// A metric of the endpoint picker: picks that the Metadata-Center made in time.
+const SHARED: &str = r#"epp_metadata_request_duration_seconds_count{call="pick",outcome="ok"}"#;
 pub(crate) const CLUSTER: &str = "e2e/llama";
 
 pub(crate) struct Stand {
@@ -104,7 +106,12 @@ impl Stand {
     /// An answer that goes on, at its headers.
     pub(crate) async fn begin(&self, nth: usize) -> Result<Stream> {
         let prompt = prompt(&format!("the long number {nth}"), 1);
-        let stream = self.requests.chat_stream(MODEL, &prompt, LONG).await?;
+        self.begin_with(&prompt).await
+    }
+
+    /// The same with this prompt.
+    pub(crate) async fn begin_with(&self, prompt: &str) -> Result<Stream> {
+        let stream = self.requests.chat_stream(MODEL, prompt, LONG).await?;
         ensure!(
             stream.status == 200,
             "a stream was answered {}",
@@ -180,6 +187,13 @@ async fn of_picker(standalone: &Standalone, picker: usize, beginning: &str) -> R
     let lines = page.lines().filter(|line| line.starts_with(beginning));
     let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
     Ok(values.sum())
+}
+
+/// The number of picks that the Metadata-Center has made for all endpoint pickers.
+pub(crate) async fn shared_picks(standalone: &Standalone) -> Result<u64> {
+    let each = (0..standalone.pickers()).map(|nth| of_picker(standalone, nth, SHARED));
+    let picks = try_join_all(each).await.map_err(anyhow::Error::msg)?;
+    Ok(picks.into_iter().sum())
 }
 
 /// How many requests each endpoint picker has had.

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 const TESTS: &[e2e::Test] = &e2e::tests![
     alerts::no_alert_fires_while_all_is_well,
     parent_mode::a_pool_is_imported_with_the_gateways_that_lead_to_it,
-    parent_mode::a_mode_switch_replaces_the_entry_in_place,
+    parent_mode::a_mode_switch_replaces_the_entry_in_place_and_costs_no_request,
     parent_mode::each_exporter_chooses_its_mode,
     bad_input::a_garbage_kubeconfig_leaves_the_other_members_alone,
     objects::they_count_once_their_crds_are_installed_and_outlive_them,

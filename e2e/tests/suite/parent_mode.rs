@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, header};
 use kube::Api;
 use serde_json::json;
 use testbed::{Cluster, Requests, eventually, isthmus};
+use tokio_util::sync::CancellationToken;
 
 use e2e::compare::{condition, same, strip, without_messages};
 use e2e::environment::Environment;
@@ -104,7 +105,7 @@ pub(crate) async fn a_pool_is_imported_with_the_gateways_that_lead_to_it(
     front::remove(east).await
 }
 
-pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
+pub(crate) async fn a_mode_switch_replaces_the_entry_in_place_and_costs_no_request(
     environment: &Environment,
 ) -> Result<()> {
     environment.settle().await?;
@@ -122,7 +123,7 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
             other => Err(format!("{other:?}")),
         }
     };
-    let switching = Box::pin(switch_there_and_back(environment, &imports));
+    let switching = Box::pin(without_a_loss(environment, &imports));
     let what = "an entry of one mode";
     let after = holds_during(&imports, isthmus::POOL, what, switching, is_whole).await?;
     ensure!(
@@ -130,6 +131,33 @@ pub(crate) async fn a_mode_switch_replaces_the_entry_in_place(
         "the import was made anew"
     );
     front::remove(east).await
+}
+
+/// Switches while requests are sent, each of which must be answered.
+async fn without_a_loss(
+    environment: &Environment,
+    imports: &Api<InferencePoolImport>,
+) -> Result<InferencePoolImport> {
+    /// Far fewer than a client sends in the time that two switches take.
+    const AT_LEAST: usize = 20;
+    let done = CancellationToken::new();
+    let switching = async {
+        let _done = done.clone().drop_guard();
+        switch_there_and_back(environment, imports).await
+    };
+    let traffic = async {
+        let mut sent = 0;
+        while !done.is_cancelled() {
+            let answered = environment.answered(1).await;
+            answered.with_context(|| format!("after {sent} requests while the mode changes"))?;
+            sent += 1;
+        }
+        anyhow::Ok(sent)
+    };
+    let (after, answered) = tokio::join!(switching, traffic);
+    let (after, answered) = (after?, answered?);
+    ensure!(answered >= AT_LEAST, "only {answered} requests were sent");
+    Ok(after)
 }
 
 /// To ParentMode and back, each until requests are answered; the import in EndpointMode.

@@ -28,6 +28,9 @@ const EVER: Duration = Duration::from_mins(1);
 /// Once another is ready, requests are answered within this: Envoy checks its health each 2 s, and [`WELL`] take one where the
 /// machine has nothing else to do.
 const NOTICED: Duration = Duration::from_secs(20);
+/// All old pods end together where pickers have a leader, and each answers for 10 s more. Where the new leader is ready within half
+/// of that, Envoy has the other half to notice it, and no request fails.
+const IN_TIME: Duration = Duration::from_secs(5);
 /// 20 requests a second.
 const EVERY: Duration = Duration::from_millis(50);
 /// So many are answered in a row when all is well.
@@ -94,12 +97,17 @@ async fn change_leaders(environment: &Environment, seen: &Mutex<Seen>) -> Result
     }});
     let patch = patch.to_string();
     let patch = ["patch", EPP, "-n", isthmus::POOL_NAMESPACE, "-p", &patch];
+    let changed = Instant::now();
     west.kubectl(&patch).await?;
     let election = Election::new(west, isthmus::POOL_NAMESPACE, LEASE);
     let first = leader_of_two(environment).await?;
+    let took = changed.elapsed();
     well(seen).await?;
-    // On a busy machine the pickers of the new mode may begin later than the former one has drained. That is not what is tested.
-    seen.lock().failures.clear();
+    // On a busy machine the pickers of the new mode may begin later than the former one has drained, as the pages say.
+    if took > IN_TIME {
+        eprintln!("pickers with a leader were ready only after {took:.1?}");
+        seen.lock().failures.clear();
+    }
 
     let faults = environment
         .testbed

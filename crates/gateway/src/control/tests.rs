@@ -174,7 +174,8 @@ impl Bed {
         for gateway in &models {
             let model = built.models.get(gateway).map(|model| &**model);
             let (options, endpoints) = (mk_options(), &self.index.endpoints);
-            served.plan(gateway, model, &options, endpoints, selection);
+            let now = moment::Moment::START;
+            served.plan(gateway, model, &options, endpoints, selection, now);
         }
         (status, unreported)
     }
@@ -348,8 +349,16 @@ fn import(number: &mut usize) -> Value {
             ],
         })
     };
+    let mut by_gateway = entry("east", "True");
+    by_gateway["routingMode"] = "ParentMode".into();
+    by_gateway["parents"] = json!([{
+        "name": "front", "namespace": "ns", "hostnames": [],
+        "listeners": [{"name": "web", "port": 80, "protocol": "HTTP"}],
+        "service": [{"type": "LoadBalancer", "addresses": ["203.0.113.7"], "ports": [{"number": 80, "appProtocol": "http"}]}],
+    }]);
     let clusters = [
         json!([entry("east", "True")]),
+        json!([by_gateway]),
         json!([entry("east", "True"), entry("north", "False")]),
         json!([entry("east", "True"), entry("north", "True")]),
         json!([]),
@@ -629,10 +638,14 @@ proptest! {
             prop_assert_eq!(&decided.built.models, &built.models);
             prop_assert_eq!(&decided.built.wanted, &built.wanted);
             let mut served = Served::default();
+            let (start, selection) = (moment::Moment::START, &decided.selection);
             for (gateway, model) in &built.models {
-                served.plan(gateway, Some(model), &mk_options(), endpoints, &decided.selection);
+                served.plan(gateway, Some(model), &mk_options(), endpoints, selection, start);
             }
-            prop_assert_eq!(&decided.served.snapshots, &served.snapshots);
+            // once the hops of former modes have gone
+            let mut followed = decided.served.clone();
+            followed.expire(endpoints, selection, start.plus(Duration::from_mins(1)));
+            prop_assert_eq!(&followed.snapshots, &served.snapshots);
         }
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn assign(
     selection: &Selection,
 ) -> super::Snapshot {
     let assignments = plan.assignments.iter().map(|(cluster, source)| {
-        let made = assignment(cluster, source, endpoints, selection);
+        let made = assignment(cluster, source, None, endpoints, selection);
         (cluster.clone(), made)
     });
     super::Snapshot {
@@ -73,15 +73,16 @@ pub(crate) fn assign(
     }
 }
 
-/// The hosts of one cluster.
+/// The hosts of one cluster. Those of an import may have a former hop after them.
 pub(super) fn assignment(
     cluster: &str,
     source: &Assignment,
+    former: Option<&str>,
     endpoints: &Endpoints,
     selection: &Selection,
 ) -> Arc<Resource> {
     let message = match source {
-        Assignment::Hops { import, hops } => of_hops(cluster, import, hops, selection),
+        Assignment::Hops { import, hops } => of_hops(cluster, import, hops, former, selection),
         _ => of_one_priority(cluster, hosts(source, endpoints)),
     };
     Resource::new(&message, false)
@@ -135,11 +136,12 @@ fn hosts(source: &Assignment, endpoints: &Endpoints) -> Vec<endpoint::LbEndpoint
 }
 
 /// A cluster that gets nothing new is left out: what is under way there goes on, and Envoy, which counts all hosts to spare the
-/// last one, counts those that serve. Its priorities begin at 0 and have no gaps.
+/// last one, counts those that serve. Its priorities begin at 0 and have no gaps. A former hop has the last one.
 fn of_hops(
     cluster: &str,
     import: &Key,
     hops: &[Hop],
+    former: Option<&str>,
     selection: &Selection,
 ) -> endpoint::ClusterLoadAssignment {
     let mut by_priority: BTreeMap<u32, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
@@ -151,6 +153,16 @@ fn of_hops(
             hosts.push(hop_host(hop.listener.clone(), assigned.weight));
             count += 1;
         }
+    }
+    let is_draining = |hop: &Hop| {
+        let assigned = selection.of(import, &hop.cluster);
+        assigned.is_some_and(|one| one.health == Health::Draining)
+    };
+    if let Some(former) = former.filter(|_| !hops.iter().any(is_draining)) {
+        let last = by_priority.keys().next_back().copied();
+        let last = last.map_or(0, |last| last.saturating_add(1));
+        by_priority.insert(last, vec![hop_host(former.to_owned(), 1)]);
+        count += 1;
     }
     if by_priority.len() < 2 {
         let hosts = by_priority.into_values().next().unwrap_or_default();

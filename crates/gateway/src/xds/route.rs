@@ -426,22 +426,28 @@ fn retry(
             ),
         }],
         host_selection_retry_max_attempts: HOST_CHOICES,
-        retry_priority: is_ordered(model, backends).then(|| route::retry_policy::RetryPriority {
-            name: filters::OTHER_PRIORITY.to_owned(),
-            config_type: Some(
-                route::retry_policy::retry_priority::ConfigType::TypedConfig(
-                    filters::other_priority(),
+        retry_priority: has_priorities(model, backends).then(|| {
+            route::retry_policy::RetryPriority {
+                name: filters::OTHER_PRIORITY.to_owned(),
+                config_type: Some(
+                    route::retry_policy::retry_priority::ConfigType::TypedConfig(
+                        filters::other_priority(),
+                    ),
                 ),
-            ),
+            }
         }),
         ..base
     }
 }
 
-/// Whether a retry is to go to the next priority: the clusters of one have failed then, whatever their health says.
-fn is_ordered(model: &GatewayModel, backends: &[Weighted]) -> bool {
+/// Whether a retry is to go to the next priority: the clusters of one have failed then, whatever their health says. After an only
+/// cluster comes the hop of its former mode.
+fn has_priorities(model: &GatewayModel, backends: &[Weighted]) -> bool {
     backends.iter().any(|one| match &one.backend {
-        Backend::Import(key) => model.imports.get(key).is_some_and(|import| import.ordered),
+        Backend::Import(key) => {
+            let import = model.imports.get(key);
+            import.is_some_and(|import| import.ordered || import.hops().count() == 1)
+        }
         Backend::Pool(_) | Backend::Service(..) | Backend::Invalid => false,
     })
 }

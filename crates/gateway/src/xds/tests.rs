@@ -21,6 +21,7 @@ use crate::world::{
 use super::proto::{bootstrap, cluster, core, endpoint, google, hcm, listener, route, tls};
 use super::{Kind, Snapshot, assign, translate};
 
+mod former;
 mod imports;
 mod text;
 

@@ -10,6 +10,7 @@ use crate::model::{
 use crate::world::Key;
 
 use super::endpoints::Hop;
+use super::former::Former;
 use super::listener;
 use super::proto::cluster::Cluster;
 use super::proto::listener::Listener;
@@ -27,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) routes: BTreeMap<String, Arc<Resource>>,
     /// By EDS cluster.
     pub(crate) assignments: BTreeMap<String, Assignment>,
+    /// By import, and not from the model: what stays of the plan before.
+    pub(crate) formers: BTreeMap<Key, Former>,
 }
 
 pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
@@ -144,10 +147,10 @@ impl Plan {
             import: import.key.clone(),
             hops: hops.collect(),
         };
-        self.cluster(
-            cluster::import(names::import(&import.key), import.fails_open()),
-            Some(hops),
-        );
+        let name = names::import(&import.key);
+        let is_only = import.hops().nth(1).is_none();
+        let spares = is_only || import.fails_open();
+        self.cluster(cluster::import(name, spares), Some(hops));
         for (cluster, mode) in import.hops() {
             match mode {
                 Mode::Endpoint(mode) => self.endpoint_hop(&import.key, cluster, mode, options),

@@ -21,9 +21,12 @@ fn mk_plan(model: &GatewayModel) -> Plan {
     translate(model, &mk_options())
 }
 
-/// Of each priority the clusters with their weight and health.
 fn show_hops(model: &GatewayModel, selection: &Selection) -> Vec<Vec<String>> {
-    let snapshot = assign(&mk_plan(model), &mk_endpoints(), selection);
+    show_shares(&assign(&mk_plan(model), &mk_endpoints(), selection))
+}
+
+/// Of each priority the clusters with their weight and health.
+pub(super) fn show_shares(snapshot: &Snapshot) -> Vec<Vec<String>> {
     let bytes = &snapshot.endpoints["import/ns/llm"].bytes;
     let made = endpoint::ClusterLoadAssignment::decode(&bytes[..]).unwrap();
     let strict = made
@@ -242,6 +245,18 @@ fn with_tls_hosts_are_kept_that_certificates_have_for_certain() {
     assert_eq!(shown.collect::<Vec<_>>(), expected);
 }
 
+/// Beside its former hop it is not the last host, which Envoy would spare.
+#[test]
+fn only_cluster_is_never_set_aside() {
+    let is_detected = |clusters: &[(&str, &str)]| {
+        let world = mk_world_with(mk_import(clusters).clusters);
+        let snapshot = mk_snapshot(&world, &mk_settings());
+        show(&snapshot, Kind::Cluster, "import/ns/llm").contains("OutlierDetection")
+    };
+    assert!(!is_detected(&[("east", "10.2.0.9")]));
+    assert!(is_detected(&[("east", "10.2.0.9"), ("south", "10.3.0.9")]));
+}
+
 /// Where no attempt but the last goes on without its EPP, each answers 503 before.
 #[test]
 fn local_pool_that_fails_open_is_never_set_aside() {
@@ -340,16 +355,20 @@ fn mk_ordered() -> Policy {
 }
 
 #[test]
-fn retries_go_to_the_next_priority_where_clusters_have_an_order() {
-    let edge = |policy: Policy| {
+fn retries_go_to_the_next_priority_where_there_may_be_one() {
+    let edge = |policy: Policy, clusters: usize| {
         let mut world = mk_mixed_world();
+        let import = world.imports.get_mut(&key("llm")).unwrap();
+        import.clusters.truncate(clusters);
         add_policy(&mut world, policy);
         let snapshot = mk_snapshot(&world, &mk_settings());
         show(&snapshot, Kind::Routes, "edge/80")
     };
     let name = "envoy.retry_priorities.previous_priorities";
-    assert!(edge(mk_ordered()).contains(name));
-    assert!(!edge(Policy::default()).contains(name));
+    assert!(edge(mk_ordered(), 2).contains(name));
+    assert!(!edge(Policy::default(), 2).contains(name));
+    // the hop of its former mode comes after it
+    assert!(edge(Policy::default(), 1).contains(name));
 }
 
 #[test]
