@@ -11,6 +11,7 @@ use crate::infra::parameters;
 
 mod backend_tls;
 mod endpoints;
+mod former;
 mod headers;
 mod policy;
 pub(crate) mod project;
@@ -26,6 +27,7 @@ pub(crate) use backend_tls::{
     SubjectName, TlsValidation, backend_tls_policy,
 };
 pub(crate) use endpoints::{Endpoints, Slice};
+pub(crate) use former::Formers;
 pub(crate) use policy::{SelectionPolicy, selection_policy};
 #[cfg(test)]
 pub(crate) use secret::credentials;
@@ -54,6 +56,8 @@ pub(crate) struct World {
     pub(crate) services: BTreeMap<Key, Service>,
     pub(crate) pools: BTreeMap<Key, InferencePool>,
     pub(crate) imports: BTreeMap<Key, InferencePoolImport>,
+    /// Of these imports, the entries in the former modes of their clusters.
+    pub(crate) formers: Formers,
     pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
     pub(crate) policies: BTreeMap<Key, SelectionPolicy>,
     pub(crate) tls_policies: BTreeMap<Key, BackendTlsPolicy>,

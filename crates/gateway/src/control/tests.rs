@@ -1,6 +1,7 @@
 //! What follows from events, one after the other, is what follows from everything that is known in the end.
 
 use ::watch::Update;
+use moment::Moment;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use super::*;
 use crate::fixture::{key, mk_https_listener, mk_options, mk_settings, mk_world};
 use crate::infra::MANAGED_BY;
 use crate::model::WantedStatus;
+use crate::world::Formers;
 use crate::xds::Kind;
 
 #[test]
@@ -75,8 +77,7 @@ impl Bed {
         for gateway in &models {
             let model = built.models.get(gateway).map(|model| &**model);
             let (options, endpoints) = (mk_options(), &self.index.endpoints);
-            let now = moment::Moment::START;
-            served.plan(gateway, model, &options, endpoints, selection, now);
+            served.plan(gateway, model, &options, endpoints, selection);
         }
         status
     }
@@ -228,9 +229,12 @@ fn import(number: &mut usize) -> Value {
         "listeners": [{"name": "web", "port": 80, "protocol": "HTTP"}],
         "service": [{"type": "LoadBalancer", "addresses": ["203.0.113.7"], "ports": [{"number": 80, "appProtocol": "http"}]}],
     }]);
+    let mut by_no_gateway = entry("east", "False");
+    by_no_gateway["routingMode"] = "ParentMode".into();
     let clusters = [
         json!([entry("east", "True")]),
         json!([by_gateway]),
+        json!([by_no_gateway]),
         json!([entry("east", "True"), entry("north", "False")]),
         json!([entry("east", "True"), entry("north", "True")]),
         json!([]),
@@ -457,20 +461,24 @@ proptest! {
     /// Models, snapshots and what every object's status shall say.
     #[test]
     fn after_any_events_all_is_as_if_it_were_built_from_nothing(
-        bursts in prop::collection::vec(prop::collection::vec((0_usize..24, 0_usize..1_000_000), 1..4), 1..12)
+        bursts in prop::collection::vec(prop::collection::vec((0_usize..25, 0_usize..1_000_000), 1..4), 1..12)
     ) {
         let mut bed = Bed::default();
+        let mut now = Moment::START;
         for event in beginning() {
-            let changes = bed.index.on(event, moment::Moment::START);
+            let changes = bed.index.on(event, now);
             bed.follow(changes)?;
         }
         for burst in bursts {
             let mut changes = Changes::default();
             for (kind, number) in burst {
-                if kind == 23 {
-                    changes.add(refuse(&mut bed.index.world, number));
-                } else {
-                    changes.add(bed.index.on(event(kind, number), moment::Moment::START));
+                match kind {
+                    23 => changes.add(refuse(&mut bed.index.world, number)),
+                    24 => {
+                        now = now.plus(Duration::from_secs(20));
+                        changes.add(bed.index.expire(now));
+                    }
+                    _ => changes.add(bed.index.on(event(kind, number), now)),
                 }
             }
             bed.follow(changes)?;
@@ -481,14 +489,16 @@ proptest! {
             prop_assert_eq!(&decided.built.models, &built.models);
             prop_assert_eq!(&decided.built.wanted, &built.wanted);
             let mut served = Served::default();
-            let (start, selection) = (moment::Moment::START, &decided.selection);
             for (gateway, model) in &built.models {
-                served.plan(gateway, Some(model), &mk_options(), endpoints, selection, start);
+                served.plan(gateway, Some(model), &mk_options(), endpoints, &decided.selection);
             }
-            // once the hops of former modes have gone
-            let mut followed = decided.served.clone();
-            followed.expire(endpoints, selection, start.plus(Duration::from_mins(1)));
-            prop_assert_eq!(&followed.snapshots, &served.snapshots);
+            prop_assert_eq!(&decided.served.snapshots, &served.snapshots);
         }
+        // in the end no former mode is left
+        let changes = bed.index.expire(now.plus(Duration::from_mins(10)));
+        bed.follow(changes)?;
+        prop_assert_eq!(&bed.index.world.formers, &Formers::default());
+        let imports = bed.decided.built.models.values().flat_map(|model| model.imports.values());
+        prop_assert!(imports.into_iter().all(|import| import.formers.is_empty()));
     }
 }
