@@ -129,8 +129,6 @@ impl Control {
                 _ = look.tick() => {
                     let now = self.clock.now();
                     changes.selection |= self.selector.lock().advance(now);
-                    let Decided { served, selection, .. } = &mut self.decided;
-                    changes.selection |= served.expire(&self.index.endpoints, selection, now);
                     if self.pace.take_due(now) {
                         let imports = self.decided.built.wanted.imports.keys().cloned();
                         changes.live.targets.extend(imports.map(Target::Import));
@@ -237,7 +235,7 @@ impl Control {
         if touched.is_empty() {
             return (StatusDelta::default(), Unreported::default());
         }
-        let (started, now) = (Instant::now(), self.clock.now());
+        let started = Instant::now();
         let Decided {
             built,
             served,
@@ -258,7 +256,6 @@ impl Control {
                 &self.options,
                 endpoints,
                 selection,
-                now,
             );
         }
         self.metrics.built(started.elapsed());

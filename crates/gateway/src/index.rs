@@ -28,6 +28,7 @@ use crate::world::{
 mod changes;
 mod endpoints;
 mod evidence;
+mod imports;
 mod keep;
 mod parts;
 mod secrets;
@@ -172,15 +173,18 @@ impl Index {
         let noted = self.note(&event, now);
         let mut changes = Changes::default();
         if !noted.ignored {
-            changes = self.apply(event, &noted.stay);
+            changes = self.apply(event, &noted.stay, now);
         }
         changes.add(self.show_kept());
         changes
     }
 
-    /// Forgets objects that have outlived their CRD for long enough.
+    /// Forgets objects that have outlived their CRD for long enough, and former modes whose time is over.
     pub(crate) fn expire(&mut self, now: Moment) -> Changes {
-        let mut changes = Changes::default();
+        let mut changes = Changes::touched(Touched {
+            imports: self.world.formers.expire(now),
+            ..Touched::default()
+        });
         for (kind, key) in self.vanished.take_expired(now) {
             warn!(kind, %key, "its CRD did not come back in time: it is gone");
             let back = self.unwritten.remove(&key).filter(|_| kind == IMPORT);
@@ -189,7 +193,7 @@ impl Index {
                 None => deletion(kind, key),
             };
             if let Some(event) = event {
-                changes.add(self.apply(event, &BTreeSet::new()));
+                changes.add(self.apply(event, &BTreeSet::new(), now));
             }
         }
         changes.add(self.show_kept());
@@ -207,7 +211,7 @@ impl Index {
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each event")]
-    fn apply(&mut self, event: Event, odd: &BTreeSet<Key>) -> Changes {
+    fn apply(&mut self, event: Event, odd: &BTreeSet<Key>, now: Moment) -> Changes {
         match event {
             Event::Classes(update) => self.classes(update, odd),
             Event::Gateways(update) => {
@@ -261,8 +265,7 @@ impl Index {
                 let Some(update) = self.without_unwritten(update) else {
                     return Changes::live(live);
                 };
-                let kept = &mut self.world.imports;
-                let imports = keep(kept, update, odd, |o| &o.metadata, project::import);
+                let imports = self.imports(update, odd, now);
                 Changes {
                     live,
                     ..Changes::touched(Touched {
@@ -346,37 +349,6 @@ impl Index {
         let changed = known != (&now.0, &now.1, &now.2);
         (world.own_networks, world.own_but_pods, world.own_pods) = now;
         Changes::world(changed)
-    }
-
-    /// An import is created first and gets its entries after that: one that returns with its CRD replaces what is kept
-    /// only once it has them.
-    fn without_unwritten(
-        &mut self,
-        update: Update<crd::InferencePoolImport>,
-    ) -> Option<Update<crd::InferencePoolImport>> {
-        let vanished = &self.vanished;
-        let is_unwritten = |import: &crd::InferencePoolImport| {
-            let key = project::key(&import.metadata);
-            import.clusters().is_empty() && vanished.is_kept(IMPORT, &key)
-        };
-        self.unwritten
-            .retain(|key, _| vanished.is_kept(IMPORT, key));
-        match update {
-            Update::Reset(list) => {
-                let (unwritten, list): (Vec<_>, Vec<_>) = list.into_iter().partition(is_unwritten);
-                let named = unwritten
-                    .into_iter()
-                    .map(|import| (project::key(&import.metadata), import));
-                self.unwritten = named.collect();
-                Some(Update::Reset(list))
-            }
-            Update::Apply(import) if is_unwritten(&import) => {
-                let key = project::key(&import.metadata);
-                self.unwritten.insert(key, import);
-                None
-            }
-            update => Some(update),
-        }
     }
 
     /// Another watch takes over: what is known stays until its first list.

@@ -248,6 +248,8 @@ pub(crate) struct Import {
     pub(crate) ordered: bool,
     /// Sorted by name.
     pub(crate) clusters: Vec<Imported>,
+    /// Some of these in their former mode, which takes what the present one cannot serve yet.
+    pub(crate) formers: Vec<Imported>,
 }
 
 /// One exporting cluster of an import.
@@ -349,6 +351,12 @@ impl Import {
         clusters.filter_map(|cluster| Some((cluster, cluster.mode.as_ref().ok()?)))
     }
 
+    /// The former modes of its clusters.
+    pub(crate) fn former_hops(&self) -> impl Iterator<Item = (&Imported, &Mode)> + Clone {
+        let formers = self.formers.iter();
+        formers.filter_map(|cluster| Some((cluster, cluster.mode.as_ref().ok()?)))
+    }
+
     /// Whether the pool of this cluster is among them and goes on without its EPP.
     pub(crate) fn fails_open(&self) -> bool {
         self.hops()
@@ -370,6 +378,18 @@ impl Imported {
             (None, Readiness::Ready | Readiness::Draining { .. }) => {
                 self.mode.as_ref().map_err(Clone::clone)
             }
+        }
+    }
+}
+
+// === impl Mode ===
+
+impl Mode {
+    /// As `routingMode` has it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Endpoint(_) | Self::Local(_) => "EndpointMode",
+            Self::Parent(_) => "ParentMode",
         }
     }
 }

@@ -84,6 +84,22 @@ impl Ineligible {
         }
     }
 
+    /// Whether something of the entry is only missing yet. All else is a refusal, in one cluster or the other.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::NotReady(_)
+            | Self::EndpointPickerMissing
+            | Self::AddressNotAssigned
+            | Self::HostnameUnknown => true,
+            Self::InvalidName
+            | Self::NotAccepted
+            | Self::AddressDenied(_)
+            | Self::NetworksDenied
+            | Self::NetworksUnknown(_)
+            | Self::NotSecured(_) => false,
+        }
+    }
+
     /// Stable: what metrics say.
     pub(crate) fn label(&self) -> &'static str {
         match self {

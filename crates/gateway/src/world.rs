@@ -11,6 +11,7 @@ use crate::parameters;
 
 mod backend_tls;
 mod endpoints;
+mod former;
 mod headers;
 mod names;
 mod policy;
@@ -27,6 +28,7 @@ pub(crate) use backend_tls::{
     SubjectName, TlsValidation, backend_tls_policy,
 };
 pub(crate) use endpoints::{Endpoints, Slice};
+pub(crate) use former::Formers;
 pub(crate) use names::{fit, part_key};
 pub(crate) use policy::{SelectionPolicy, selection_policy};
 #[cfg(test)]
@@ -56,6 +58,8 @@ pub(crate) struct World {
     pub(crate) services: BTreeMap<Key, Service>,
     pub(crate) pools: BTreeMap<Key, InferencePool>,
     pub(crate) imports: BTreeMap<Key, InferencePoolImport>,
+    /// Of these imports, the entries in the former modes of their clusters.
+    pub(crate) formers: Formers,
     pub(crate) grants: BTreeMap<Key, ReferenceGrant>,
     pub(crate) policies: BTreeMap<Key, SelectionPolicy>,
     pub(crate) tls_policies: BTreeMap<Key, BackendTlsPolicy>,

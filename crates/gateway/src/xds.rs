@@ -17,7 +17,6 @@ mod endpoints;
 mod errors;
 mod extproc;
 mod filters;
-mod former;
 mod http;
 mod listener;
 pub(crate) mod names;

@@ -17,6 +17,7 @@ use crate::fixture::{key, mk_feedback, mk_https_listener, mk_options, mk_setting
 use crate::infra::MANAGED_BY;
 use crate::model::{Cond, Truth, WantedStatus, build_with};
 use crate::select::ClusterId;
+use crate::world::Formers;
 use crate::world::secrets::{mk_pem, mk_secret};
 use crate::xds::Kind;
 
@@ -159,6 +160,14 @@ impl Bed {
         }
     }
 
+    /// What ends meanwhile has ended.
+    fn wait(&mut self, time: Duration) -> Changes {
+        self.now = self.now.plus(time);
+        let mut changes = self.index.expire(self.now);
+        changes.selection |= self.selector.advance(self.now);
+        changes
+    }
+
     fn decide(&mut self, touched: &Touched) -> (StatusDelta, Unreported) {
         let Decided {
             built,
@@ -174,8 +183,7 @@ impl Bed {
         for gateway in &models {
             let model = built.models.get(gateway).map(|model| &**model);
             let (options, endpoints) = (mk_options(), &self.index.endpoints);
-            let now = moment::Moment::START;
-            served.plan(gateway, model, &options, endpoints, selection, now);
+            served.plan(gateway, model, &options, endpoints, selection);
         }
         (status, unreported)
     }
@@ -356,9 +364,12 @@ fn import(number: &mut usize) -> Value {
         "listeners": [{"name": "web", "port": 80, "protocol": "HTTP"}],
         "service": [{"type": "LoadBalancer", "addresses": ["203.0.113.7"], "ports": [{"number": 80, "appProtocol": "http"}]}],
     }]);
+    let mut by_no_gateway = entry("east", "False");
+    by_no_gateway["routingMode"] = "ParentMode".into();
     let clusters = [
         json!([entry("east", "True")]),
         json!([by_gateway]),
+        json!([by_no_gateway]),
         json!([entry("east", "True"), entry("north", "False")]),
         json!([entry("east", "True"), entry("north", "True")]),
         json!([]),
@@ -613,7 +624,7 @@ proptest! {
     /// Models, snapshots and what every object's status shall say.
     #[test]
     fn after_any_events_all_is_as_if_it_were_built_from_nothing(
-        bursts in prop::collection::vec(prop::collection::vec((0_usize..27, 0_usize..1_000_000), 1..4), 1..12)
+        bursts in prop::collection::vec(prop::collection::vec((0_usize..28, 0_usize..1_000_000), 1..4), 1..12)
     ) {
         let mut bed = Bed::default();
         for event in beginning() {
@@ -626,6 +637,7 @@ proptest! {
                 changes.add(match kind {
                     24 => refuse(&mut bed.index.feedback, number),
                     25 => bed.probe(number),
+                    27 => bed.wait(Duration::from_secs(20)),
                     _ => bed.index.on(event(kind, number), bed.now),
                 });
             }
@@ -638,14 +650,16 @@ proptest! {
             prop_assert_eq!(&decided.built.models, &built.models);
             prop_assert_eq!(&decided.built.wanted, &built.wanted);
             let mut served = Served::default();
-            let (start, selection) = (moment::Moment::START, &decided.selection);
             for (gateway, model) in &built.models {
-                served.plan(gateway, Some(model), &mk_options(), endpoints, selection, start);
+                served.plan(gateway, Some(model), &mk_options(), endpoints, &decided.selection);
             }
-            // once the hops of former modes have gone
-            let mut followed = decided.served.clone();
-            followed.expire(endpoints, selection, start.plus(Duration::from_mins(1)));
-            prop_assert_eq!(&followed.snapshots, &served.snapshots);
+            prop_assert_eq!(&decided.served.snapshots, &served.snapshots);
         }
+        // in the end no former mode is left
+        let changes = bed.wait(Duration::from_mins(10));
+        bed.follow(changes)?;
+        prop_assert_eq!(&bed.index.world.formers, &Formers::default());
+        let imports = bed.decided.built.models.values().flat_map(|model| model.imports.values());
+        prop_assert!(imports.into_iter().all(|import| import.formers.is_empty()));
     }
 }

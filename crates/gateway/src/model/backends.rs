@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::select::{self, Ineligible, Policy};
-use crate::world::{InferencePoolImport, Key, ServicePort};
+use crate::world::{ImportedCluster, InferencePoolImport, Key, ServicePort};
 
 use super::refs::{find_port, picker};
 use super::{
@@ -133,23 +133,40 @@ pub(crate) fn make_import(
     import: &InferencePoolImport,
     policy: Option<&Policy>,
 ) -> Import {
-    let own = &tls.world().own_networks;
-    let entries = import.clusters.iter();
-    let entries = entries.map(|entry| {
+    let world = tls.world();
+    let imported = |entry: &ImportedCluster| {
         let policy = tls.of_import(key, &entry.name);
-        select::imported(key, entry, settings, own, policy)
-    });
+        select::imported(key, entry, settings, &world.own_networks, policy)
+    };
+    let entries = import.clusters.iter().map(imported);
     let is_included = policy.is_some_and(|policy| policy.include_local);
     let local = is_included.then(|| local(tls, settings, key));
     // The sort is stable: before an entry that has this cluster's name.
     let mut clusters: Vec<Imported> = local.flatten().into_iter().chain(entries).collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
     clusters.dedup_by(|a, b| a.name == b.name);
+    let formers = clusters.iter().filter_map(|cluster| {
+        let former = world.formers.of(key, &cluster.name)?;
+        let is_local = is_included && cluster.name == settings.cluster_name;
+        let former = (!is_local && takes_former(cluster)).then(|| imported(former))?;
+        former.mode.is_ok().then_some(former)
+    });
     Import {
         key: key.clone(),
         ordered: policy.is_some_and(|policy| policy.order().is_some()),
+        formers: formers.collect(),
         clusters,
     }
+}
+
+/// Whether requests may go to the cluster in its former mode: it wants some, and may be used, if not yet.
+fn takes_former(cluster: &Imported) -> bool {
+    let may_be_used = match &cluster.mode {
+        Ok(Mode::Endpoint(_) | Mode::Parent(_)) => true,
+        Ok(Mode::Local(_)) => false,
+        Err(why) => why.may_pass(),
+    };
+    may_be_used && !matches!(cluster.readiness, Readiness::Draining { .. })
 }
 
 /// The pool of this cluster as one of those of its import.

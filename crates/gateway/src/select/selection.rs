@@ -104,9 +104,9 @@ fn equal_shares(import: &Import) -> BTreeMap<String, Assigned> {
     assigned.collect()
 }
 
-/// Whether any cluster of the import gets new requests.
+/// Whether any cluster of the import gets new requests, be it in its former mode.
 pub(crate) fn is_used(import: &Import, selection: &Selection) -> bool {
-    first_priority(import, selection).is_some()
+    first_priority(import, selection).is_some() || !import.formers.is_empty()
 }
 
 /// The priority that gets new requests.
@@ -138,8 +138,15 @@ pub(crate) fn summary(import: &Import, selection: &Selection) -> String {
     }
     let unread = selection.unread.get(&import.key);
     let unread = unread.map(|names| format!("metrics are not read: {}", names.join(", ")));
+    let formers = import.former_hops().map(|(cluster, mode)| {
+        let name = &cluster.name;
+        format!("what {name} cannot serve yet goes there by {}", mode.name())
+    });
     let parts = [eligible.join(", "), others.join(", ")].into_iter();
-    let parts = parts.filter(|part| !part.is_empty()).chain(unread);
+    let parts = parts
+        .filter(|part| !part.is_empty())
+        .chain(formers)
+        .chain(unread);
     parts.collect::<Vec<_>>().join("; ")
 }
 

@@ -201,14 +201,14 @@ pub(crate) fn epp(name: String, epp: &Epp, options: &Options) -> cluster::Cluste
     }
 }
 
-/// The exporting clusters of an import, each behind its own internal listener. With `spares` none is set aside for its answers: a
-/// local pool that fails open answers 503 by itself before the last attempt, and an only cluster must serve as soon as it can, also
-/// while its former hop is there.
-pub(crate) fn import(name: String, spares: bool) -> cluster::Cluster {
+/// The exporting clusters of an import, each behind its own internal listener. Without `detects_outliers` none is set aside for its
+/// answers: a local pool that fails open answers 503 by itself before the last attempt. It does not depend on how many clusters there
+/// are, since Envoy makes a cluster that changes anew.
+pub(crate) fn import(name: String, detects_outliers: bool) -> cluster::Cluster {
     cluster::Cluster {
         lb_policy: LbPolicy::RoundRobin.into(),
         common_lb_config: Some(no_panic()),
-        outlier_detection: (!spares).then(|| cluster::OutlierDetection {
+        outlier_detection: detects_outliers.then(|| cluster::OutlierDetection {
             consecutive_gateway_failure: Some(uint32(5)),
             enforcing_consecutive_gateway_failure: Some(uint32(100)),
             enforcing_consecutive_5xx: Some(uint32(0)),

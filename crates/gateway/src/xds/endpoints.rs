@@ -38,6 +38,8 @@ pub(crate) enum Assignment {
     Hops {
         import: Key,
         hops: Vec<Hop>,
+        /// Those of former modes.
+        formers: Vec<Hop>,
     },
 }
 
@@ -52,6 +54,10 @@ pub(crate) struct Hop {
 /// above are healthy. In percent, and multiplied by the number of hosts, of which one is enough then.
 const ONE_HOST: u32 = 100;
 
+/// Makes the hop of a cluster another host while its former mode is there as well. Envoy may have set aside that host for what the
+/// new mode could not serve. When the former mode goes, the hop begins anew.
+const HAS_FORMER: &str = "has-former";
+
 /// The snapshot that Envoys of the Gateway shall have.
 #[cfg(test)]
 pub(crate) fn assign(
@@ -60,7 +66,7 @@ pub(crate) fn assign(
     selection: &Selection,
 ) -> super::Snapshot {
     let assignments = plan.assignments.iter().map(|(cluster, source)| {
-        let made = assignment(cluster, source, None, endpoints, selection);
+        let made = assignment(cluster, source, endpoints, selection);
         (cluster.clone(), made)
     });
     super::Snapshot {
@@ -73,16 +79,19 @@ pub(crate) fn assign(
     }
 }
 
-/// The hosts of one cluster. Those of an import may have a former hop after them.
+/// The hosts of one cluster.
 pub(super) fn assignment(
     cluster: &str,
     source: &Assignment,
-    former: Option<&str>,
     endpoints: &Endpoints,
     selection: &Selection,
 ) -> Arc<Resource> {
     let message = match source {
-        Assignment::Hops { import, hops } => of_hops(cluster, import, hops, former, selection),
+        Assignment::Hops {
+            import,
+            hops,
+            formers,
+        } => of_hops(cluster, import, hops, formers, selection),
         _ => of_one_priority(cluster, hosts(source, endpoints)),
     };
     Resource::new(&message, false)
@@ -130,18 +139,18 @@ fn hosts(source: &Assignment, endpoints: &Endpoints) -> Vec<endpoint::LbEndpoint
             .iter()
             .map(|at| host(socket_address(at), *health))
             .collect(),
-        Assignment::Hop(listener) => vec![hop_host(listener.clone(), 1)],
+        Assignment::Hop(listener) => vec![hop_host(listener.clone(), "", 1)],
         Assignment::Hops { .. } => Vec::new(),
     }
 }
 
 /// A cluster that gets nothing new is left out: what is under way there goes on, and Envoy, which counts all hosts to spare the
-/// last one, counts those that serve. Its priorities begin at 0 and have no gaps. A former hop has the last one.
+/// last one, counts those that serve. Its priorities begin at 0 and have no gaps. Hops of former modes have the last one.
 fn of_hops(
     cluster: &str,
     import: &Key,
     hops: &[Hop],
-    former: Option<&str>,
+    formers: &[Hop],
     selection: &Selection,
 ) -> endpoint::ClusterLoadAssignment {
     let mut by_priority: BTreeMap<u32, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
@@ -150,20 +159,20 @@ fn of_hops(
         let assigned = selection.of(import, &hop.cluster);
         if let Some(assigned) = assigned.filter(|one| gets_requests(*one)) {
             let hosts = by_priority.entry(assigned.priority).or_default();
-            hosts.push(hop_host(hop.listener.clone(), assigned.weight));
+            let has_former = formers.iter().any(|former| former.cluster == hop.cluster);
+            let id = if has_former { HAS_FORMER } else { "" };
+            hosts.push(hop_host(hop.listener.clone(), id, assigned.weight));
             count += 1;
         }
     }
-    let is_draining = |hop: &Hop| {
-        let assigned = selection.of(import, &hop.cluster);
-        assigned.is_some_and(|one| one.health == Health::Draining)
-    };
-    if let Some(former) = former.filter(|_| !hops.iter().any(is_draining)) {
+    if !formers.is_empty() {
         let last = by_priority.keys().next_back().copied();
         let last = last.map_or(0, |last| last.saturating_add(1));
-        by_priority.insert(last, vec![hop_host(former.to_owned(), 1)]);
-        count += 1;
+        let hosts = formers.iter();
+        let hosts = hosts.map(|former| hop_host(former.listener.clone(), "", 1));
+        by_priority.insert(last, hosts.collect());
     }
+    count += u32::try_from(formers.len()).unwrap_or(u32::MAX);
     if by_priority.len() < 2 {
         let hosts = by_priority.into_values().next().unwrap_or_default();
         return of_one_priority(cluster, hosts);
@@ -192,10 +201,10 @@ fn gets_requests(assigned: Assigned) -> bool {
     }
 }
 
-fn hop_host(listener: String, weight: u32) -> endpoint::LbEndpoint {
+fn hop_host(listener: String, id: &str, weight: u32) -> endpoint::LbEndpoint {
     endpoint::LbEndpoint {
         load_balancing_weight: Some(uint32(weight)),
-        ..host(internal_address(listener), None)
+        ..host(internal_address(listener, id), None)
     }
 }
 

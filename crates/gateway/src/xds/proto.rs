@@ -97,13 +97,14 @@ pub(crate) fn socket_address(at: &SocketAddr) -> core::Address {
     address(at.ip().to_string(), at.port())
 }
 
-pub(crate) fn internal_address(listener: String) -> core::Address {
+/// Hosts of one listener that have other `id`s are different ones.
+pub(crate) fn internal_address(listener: String, id: &str) -> core::Address {
     let name = core::envoy_internal_address::AddressNameSpecifier::ServerListenerName(listener);
     core::Address {
         address: Some(core::address::Address::EnvoyInternalAddress(
             core::EnvoyInternalAddress {
                 address_name_specifier: Some(name),
-                ..core::EnvoyInternalAddress::default()
+                endpoint_id: id.to_owned(),
             },
         )),
     }

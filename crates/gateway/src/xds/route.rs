@@ -426,7 +426,7 @@ fn retry(
             ),
         }],
         host_selection_retry_max_attempts: HOST_CHOICES,
-        retry_priority: has_priorities(model, backends).then(|| {
+        retry_priority: has_priorities(backends).then(|| {
             route::retry_policy::RetryPriority {
                 name: filters::OTHER_PRIORITY.to_owned(),
                 config_type: Some(
@@ -440,16 +440,11 @@ fn retry(
     }
 }
 
-/// Whether a retry is to go to the next priority: the clusters of one have failed then, whatever their health says. After an only
-/// cluster comes the hop of its former mode.
-fn has_priorities(model: &GatewayModel, backends: &[Weighted]) -> bool {
-    backends.iter().any(|one| match &one.backend {
-        Backend::Import(key) => {
-            let import = model.imports.get(key);
-            import.is_some_and(|import| import.ordered || import.hops().count() == 1)
-        }
-        Backend::Pool(_) | Backend::Service(..) | Backend::Invalid => false,
-    })
+/// Whether a retry is to go to the next priority: the clusters of one have failed then, whatever their health says. Clusters that
+/// have no order share one, and the hops of their former modes come after it. Where there is no further one, Envoy chooses among all.
+fn has_priorities(backends: &[Weighted]) -> bool {
+    let mut backends = backends.iter();
+    backends.any(|one| matches!(one.backend, Backend::Import(_)))
 }
 
 /// When another attempt is made at a backend without hops; with `read_ones` also where a server had read the request.

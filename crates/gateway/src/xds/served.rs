@@ -3,14 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use moment::Moment;
-
 use crate::model::GatewayModel;
 use crate::select::Selection;
 use crate::world::{Endpoints, Key};
 
 use super::ads::server::Snapshots;
-use super::former::formers;
 use super::{Assignment, Options, Plan, Resource, Snapshot, endpoints, translate};
 
 /// What an assignment reads.
@@ -25,7 +22,7 @@ pub(crate) enum Reads {
 }
 
 /// What Envoys of each Gateway shall have.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Served {
     pub(crate) snapshots: Snapshots,
     plans: BTreeMap<Key, Plan>,
@@ -59,7 +56,6 @@ impl Served {
         options: &Options,
         endpoints: &Endpoints,
         selection: &Selection,
-        at: Moment,
     ) {
         let now = model.map(|model| translate(model, options));
         let before = self.plans.remove(gateway);
@@ -72,13 +68,10 @@ impl Served {
                 }
             }
         }
-        let Some(mut now) = now else {
+        let Some(now) = now else {
             Arc::make_mut(&mut self.snapshots).remove(gateway);
             return;
         };
-        if let Some(before) = before.as_ref().filter(|before| before.uid == now.uid) {
-            now.formers = formers(before, &now, at);
-        }
         for (cluster, one) in &now.assignments {
             if let Some(reads) = one.reads() {
                 let all = self.readers.entry(reads).or_default();
@@ -93,35 +86,6 @@ impl Served {
         self.plans.insert(gateway.clone(), now);
     }
 
-    /// Takes away the hops of former modes whose time is over. Whether there was any.
-    pub(crate) fn expire(
-        &mut self,
-        endpoints: &Endpoints,
-        selection: &Selection,
-        now: Moment,
-    ) -> bool {
-        let mut expired = false;
-        for (gateway, plan) in &mut self.plans {
-            if plan.formers.values().all(|former| former.until > now) {
-                continue;
-            }
-            let before = plan.clone();
-            plan.formers.retain(|_, former| former.until > now);
-            let served = self.snapshots.get(gateway);
-            let made = snapshot(plan, Some(&before).zip(served), endpoints, selection);
-            Arc::make_mut(&mut self.snapshots).insert(gateway.clone(), Arc::new(made));
-            expired = true;
-        }
-        expired
-    }
-
-    /// Makes all assignments again.
-    #[cfg(test)]
-    pub(crate) fn assign_all(&mut self, endpoints: &Endpoints, selection: &Selection) {
-        let all = self.readers.keys().cloned().collect();
-        self.assign(&all, endpoints, selection);
-    }
-
     /// Makes the assignments again that read something that changed.
     pub(crate) fn assign(
         &mut self,
@@ -132,14 +96,11 @@ impl Served {
         let readers = changed.iter().filter_map(|reads| self.readers.get(reads));
         let mut made: BTreeMap<&Key, Vec<(&String, Arc<Resource>)>> = BTreeMap::new();
         for (gateway, cluster) in readers.flatten() {
-            let Some(plan) = self.plans.get(gateway) else {
+            let plan = self.plans.get(gateway);
+            let Some(source) = plan.and_then(|plan| plan.assignments.get(cluster)) else {
                 continue;
             };
-            let Some(source) = plan.assignments.get(cluster) else {
-                continue;
-            };
-            let former = former_of(plan, source);
-            let resource = endpoints::assignment(cluster, source, former, endpoints, selection);
+            let resource = endpoints::assignment(cluster, source, endpoints, selection);
             let served = self.snapshots.get(gateway);
             let before = served.and_then(|served| served.endpoints.get(cluster));
             if before.is_none_or(|before| *before != resource) {
@@ -161,8 +122,8 @@ impl Served {
     }
 }
 
-/// The snapshot of a plan, with the hops of former modes. Assignments that are made as before stay: endpoints that changed
-/// meanwhile are followed by [`Served::assign`].
+/// The snapshot of a plan. Assignments that are made as before stay: endpoints that changed meanwhile are followed by
+/// [`Served::assign`].
 fn snapshot(
     plan: &Plan,
     before: Option<(&Plan, &Arc<Snapshot>)>,
@@ -170,59 +131,21 @@ fn snapshot(
     selection: &Selection,
 ) -> Snapshot {
     let kept = |cluster: &String, source: &Assignment| {
-        let (before, served) = before?;
-        let is_same = before.assignments.get(cluster) == Some(source)
-            && former_of(before, source) == former_of(plan, source);
+        let (plan, served) = before?;
+        let is_same = plan.assignments.get(cluster) == Some(source);
         served.endpoints.get(cluster).filter(|_| is_same).cloned()
     };
     let assignments = plan.assignments.iter().map(|(cluster, source)| {
-        let resource = kept(cluster, source).unwrap_or_else(|| {
-            let former = former_of(plan, source);
-            endpoints::assignment(cluster, source, former, endpoints, selection)
-        });
+        let resource = kept(cluster, source)
+            .unwrap_or_else(|| endpoints::assignment(cluster, source, endpoints, selection));
         (cluster.clone(), resource)
     });
-    let mut made = Snapshot {
+    Snapshot {
         uid: plan.uid.clone(),
         clusters: plan.clusters.clone(),
         endpoints: assignments.collect(),
         secrets: plan.secrets.clone(),
         listeners: plan.listeners.clone(),
         routes: plan.routes.clone(),
-    };
-    for former in plan.formers.values() {
-        let assignments = former.assignments.iter().map(|(cluster, source)| {
-            let made = endpoints::assignment(cluster, source, None, endpoints, selection);
-            (cluster.clone(), made)
-        });
-        add(&mut made.endpoints, assignments);
-        let owned = |of: &BTreeMap<String, Arc<Resource>>| of.clone().into_iter();
-        add(&mut made.clusters, owned(&former.clusters));
-        add(&mut made.secrets, owned(&former.secrets));
-        let hop = |resource: &Arc<Resource>| [(former.hop.clone(), Arc::clone(resource))];
-        add(&mut made.listeners, hop(&former.listener));
-        add(&mut made.routes, hop(&former.table));
-    }
-    made
-}
-
-/// Adds what is not there: the newer one of a name stays.
-fn add(
-    map: &mut BTreeMap<String, Arc<Resource>>,
-    more: impl IntoIterator<Item = (String, Arc<Resource>)>,
-) {
-    for (name, resource) in more {
-        map.entry(name).or_insert(resource);
-    }
-}
-
-/// The former hop that takes what the hops of this assignment cannot serve.
-fn former_of<'p>(plan: &'p Plan, source: &Assignment) -> Option<&'p str> {
-    match source {
-        Assignment::Hops { import, .. } => {
-            let former = plan.formers.get(import)?;
-            Some(former.hop.as_str())
-        }
-        _ => None,
     }
 }

@@ -10,7 +10,6 @@ use crate::model::{
 use crate::world::Key;
 
 use super::endpoints::Hop;
-use super::former::Former;
 use super::listener;
 use super::proto::cluster::Cluster;
 use super::proto::listener::Listener;
@@ -28,8 +27,6 @@ pub(crate) struct Plan {
     pub(crate) routes: BTreeMap<String, Arc<Resource>>,
     /// By EDS cluster.
     pub(crate) assignments: BTreeMap<String, Assignment>,
-    /// By import, and not from the model: what stays of the plan before.
-    pub(crate) formers: BTreeMap<Key, Former>,
 }
 
 pub(crate) fn translate(model: &GatewayModel, options: &Options) -> Plan {
@@ -136,22 +133,22 @@ impl Plan {
     }
 
     fn import(&mut self, model: &GatewayModel, import: &Import, options: &Options) {
-        let hops = import.hops().map(|(cluster, mode)| Hop {
+        let hop = |(cluster, mode): (&Imported, &Mode)| Hop {
             listener: match mode {
                 Mode::Endpoint(_) | Mode::Local(_) => names::hop(&import.key, &cluster.name),
                 Mode::Parent(_) => names::hop_parent(&import.key, &cluster.name),
             },
             cluster: cluster.name.clone(),
-        });
+        };
         let hops = Assignment::Hops {
             import: import.key.clone(),
-            hops: hops.collect(),
+            hops: import.hops().map(hop).collect(),
+            formers: import.former_hops().map(hop).collect(),
         };
         let name = names::import(&import.key);
-        let is_only = import.hops().nth(1).is_none();
-        let spares = is_only || import.fails_open();
-        self.cluster(cluster::import(name, spares), Some(hops));
-        for (cluster, mode) in import.hops() {
+        let made = cluster::import(name, !import.fails_open());
+        self.cluster(made, Some(hops));
+        for (cluster, mode) in import.hops().chain(import.former_hops()) {
             match mode {
                 Mode::Endpoint(mode) => self.endpoint_hop(&import.key, cluster, mode, options),
                 Mode::Parent(mode) => self.parent_hop(&import.key, cluster, mode, options),

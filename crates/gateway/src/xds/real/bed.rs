@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crd::networks::Cidr;
-use parking_lot::Mutex;
 use tls::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -31,7 +30,7 @@ use crate::xds::ads::connections::{Trust, serve};
 use crate::xds::ads::proxies::Proxies;
 use crate::xds::ads::server::{AdsServer, Snapshots};
 use crate::xds::proto::listener::Listener;
-use crate::xds::{Options, Resource, Served, Snapshot, names};
+use crate::xds::{Options, Resource, Snapshot, assign, names, translate};
 use moment::Clock;
 
 use crate::xds::tests::find_envoy;
@@ -61,8 +60,6 @@ pub(super) const LIMIT: Duration = Duration::from_secs(20);
 pub(super) struct Bed {
     tasks: JoinSet<()>,
     pub(super) envoy: Envoy,
-    served: Mutex<Served>,
-    clock: Clock,
     snapshots: watch::Sender<Snapshots>,
     ads: (SocketAddr, AbortHandle),
     /// Of a bed with TLS.
@@ -193,8 +190,6 @@ impl Bed {
         let bed = Self {
             envoy: Envoy::start(&binary, ads, credentials.as_ref()).await,
             tasks,
-            served: Mutex::default(),
-            clock: Clock::start(),
             snapshots,
             ads: (ads, serving),
             credentials,
@@ -259,46 +254,18 @@ impl Bed {
         models.iter_mut().for_each(self.remodel);
         let equal = || mk_selection(&wanted);
         let selection = self.selection.clone().unwrap_or_else(equal);
-        let mut served = self.served.lock();
-        let of: BTreeMap<_, _> = models.iter().map(|model| (&model.key, model)).collect();
-        let before: Vec<_> = served.snapshots.keys().cloned().collect();
-        for gateway in before.iter().chain(of.keys().copied()) {
-            let model = of.get(gateway).copied();
-            let (options, endpoints) = (&self.options, &self.endpoints);
-            served.plan(
-                gateway,
-                model,
-                options,
-                endpoints,
-                &selection,
-                self.clock.now(),
-            );
-        }
-        served.assign_all(&self.endpoints, &selection);
-        self.send_snapshots(&served);
-    }
-
-    /// Takes away the hops of former modes, as if their time were over.
-    pub(super) fn expire_formers(&self) {
-        let (_, wanted) = build(&self.world, &self.settings);
-        let equal = || mk_selection(&wanted);
-        let selection = self.selection.clone().unwrap_or_else(equal);
-        let later = self.clock.now().plus(Duration::from_mins(1));
-        let mut served = self.served.lock();
-        served.expire(&self.endpoints, &selection, later);
-        self.send_snapshots(&served);
-    }
-
-    fn send_snapshots(&self, served: &Served) {
-        let made = served.snapshots.iter().map(|(gateway, snapshot)| {
-            let mut snapshot = Snapshot::clone(snapshot);
-            let listeners = snapshot.listeners.iter_mut();
-            listeners
-                .filter(|(name, _)| self.edges.is_spoiled(name))
-                .for_each(spoil);
-            (gateway.clone(), Arc::new(snapshot))
-        });
-        let made: BTreeMap<_, _> = made.collect();
+        let made: BTreeMap<_, Arc<Snapshot>> = models
+            .iter()
+            .map(|model| {
+                let plan = translate(model, &self.options);
+                let mut snapshot = assign(&plan, &self.endpoints, &selection);
+                let listeners = snapshot.listeners.iter_mut();
+                listeners
+                    .filter(|(name, _)| self.edges.is_spoiled(name))
+                    .for_each(spoil);
+                (model.key.clone(), Arc::new(snapshot))
+            })
+            .collect();
         self.snapshots.send_replace(Arc::new(made));
     }
 

@@ -211,17 +211,21 @@ async fn endpoint_that_takes_no_connection_is_passed_over_for_another_cluster() 
     let east = bed.epp(REMOTE_EPP, silent).await;
     let south = bed.epp(SECOND_EPP, pod).await;
     // Envoy checks the health of each by itself, and one may be known to it 2 s before the other.
-    bed.wait("both pickers are asked", || async {
+    bed.wait("the picker of the other cluster is asked", || async {
         bed.get("/import").await;
-        east.asked() > 0 && south.asked() > 0
+        south.asked() > 0
     })
     .await;
-    let before = east.asked();
-    let answers = join_all((0..8).map(|_| bed.post("/import", 1000))).await;
-    for answer in answers {
-        assert_eq!(answer.body, format!("{REMOTE_POD} 1000"), "{answer:?}");
-    }
-    assert!(east.asked() > before, "some had to be sent again");
+    // what failed before may have set this cluster aside for a while
+    bed.wait("some had to be sent again", || async {
+        let before = east.asked();
+        let answers = join_all((0..8).map(|_| bed.post("/import", 1000))).await;
+        for answer in answers {
+            assert_eq!(answer.body, format!("{REMOTE_POD} 1000"), "{answer:?}");
+        }
+        east.asked() > before
+    })
+    .await;
 }
 
 /// A listener that accepts nothing and whose queue is full. The system drops packets that would begin another connection.

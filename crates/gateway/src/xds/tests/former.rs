@@ -1,21 +1,22 @@
-//! The hop of a mode that the only cluster of an import has no more.
+//! The hops of modes that clusters of an import have no more.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use moment::Moment;
 use rstest::rstest;
 
 use crate::fixture::include_local;
-use crate::world::ImportedCluster;
-use crate::xds::former::OUTLIVES;
-use crate::xds::{Resource, Served};
+use crate::world::authorities::mk_bundle;
+use crate::world::{
+    Authorities, AuthorityRef, BackendTlsPolicy, ImportedCluster, TlsTarget, TlsValidation,
+};
+use crate::xds::{Plan, Resource};
 
 use super::imports::show_shares;
 use super::*;
 
-/// When the mode changes.
-const CHANGED: Moment = Moment::from_millis(1_000);
+static AUTHORITY: LazyLock<Ca> = LazyLock::new(|| Ca::new("authority"));
 
 fn by_picker(name: &str) -> ImportedCluster {
     mk_import(&[(name, "10.2.0.9")]).clusters.remove(0)
@@ -25,159 +26,205 @@ fn by_gateway(name: &str) -> ImportedCluster {
     mk_parent_entry(name, "10.3.0.7", &[80], &[])
 }
 
+fn without_address(name: &str) -> ImportedCluster {
+    let mut entry = by_gateway(name);
+    entry.parents[0].addresses.clear();
+    entry
+}
+
+fn unready(name: &str) -> ImportedCluster {
+    let mut entry = by_gateway(name);
+    entry.parents[0].unprogrammed = true;
+    entry
+}
+
 fn mk_world_of(entries: &[ImportedCluster]) -> World {
     let mut world = mk_world();
-    let import = world.imports.get_mut(&key("llm")).unwrap();
-    import.clusters = entries.to_vec();
+    world.imports.get_mut(&key("llm")).unwrap().clusters = entries.to_vec();
     world
 }
 
-fn plan(served: &mut Served, world: &World, at: Moment) {
-    let (models, wanted) = build(world, &mk_settings());
-    let selection = mk_selection(&wanted);
-    let (options, endpoints) = (mk_options(), mk_endpoints());
-    served.plan(
-        &key("gw"),
-        models.first(),
-        &options,
-        &endpoints,
-        &selection,
-        at,
-    );
-    served.assign_all(&endpoints, &selection);
+/// As the index follows an import.
+fn set_entries(world: &mut World, entries: &[ImportedCluster]) {
+    let World {
+        imports, formers, ..
+    } = world;
+    let import = imports.get_mut(&key("llm")).unwrap();
+    let before = import.clone();
+    import.clusters = entries.to_vec();
+    formers.follow(&key("llm"), Some(&before), Some(import), Moment::START);
 }
 
-fn snapshot(served: &Served) -> Arc<Snapshot> {
-    Arc::clone(&served.snapshots[&key("gw")])
+fn changed(before: &[ImportedCluster], now: &[ImportedCluster]) -> World {
+    let mut world = mk_world_of(before);
+    set_entries(&mut world, now);
+    world
 }
 
-/// Of a Gateway whose Envoys have always had this.
-fn from_nothing(world: &World) -> Arc<Snapshot> {
-    let mut served = Served::default();
-    plan(&mut served, world, CHANGED);
-    snapshot(&served)
+fn snapshot(world: &World) -> Snapshot {
+    mk_snapshot(world, &mk_settings())
 }
 
-/// After the first mode, and the second one.
-fn changed(first: &ImportedCluster, second: &ImportedCluster) -> Served {
-    let mut served = Served::default();
-    plan(
-        &mut served,
-        &mk_world_of(std::slice::from_ref(first)),
-        Moment::START,
-    );
-    plan(
-        &mut served,
-        &mk_world_of(std::slice::from_ref(second)),
-        CHANGED,
-    );
-    served
+/// Has the import verified by the authorities in a `ConfigMap`.
+fn verify(world: &mut World, hostname: &str) {
+    let ca = AuthorityRef {
+        group: String::new(),
+        kind: "ConfigMap".into(),
+        name: "ca".into(),
+    };
+    let policy = BackendTlsPolicy {
+        generation: 1,
+        created: 0,
+        targets: vec![TlsTarget {
+            group: "inference.networking.x-k8s.io".into(),
+            kind: "InferencePoolImport".into(),
+            name: "llm".into(),
+            section: None,
+        }],
+        validation: Ok(TlsValidation {
+            hostname: hostname.into(),
+            names: Vec::new(),
+            authorities: Authorities::Named(vec![ca]),
+        }),
+    };
+    world.tls_policies.insert(key("llm"), policy);
+    let bundle = mk_bundle("ca", &AUTHORITY);
+    world.authorities.insert(key("ca"), Ok(bundle));
 }
 
-fn expire(served: &mut Served, world: &World, at: Moment) -> bool {
-    let (_, wanted) = build(world, &mk_settings());
-    served.expire(&mk_endpoints(), &mk_selection(&wanted), at)
+/// The hops of which Envoys have a listener.
+fn hops(snapshot: &Snapshot) -> Vec<&str> {
+    let names = snapshot.listeners.keys();
+    names
+        .filter_map(|name| name.strip_prefix("hop/ns/llm/"))
+        .collect()
 }
 
 #[rstest]
-#[case::to_parents(by_picker("east"), by_gateway("east"), ["east/@parent 1000", "east 1"])]
-#[case::to_endpoints(by_gateway("east"), by_picker("east"), ["east 1000", "east/@parent 1"])]
-fn former_hop_comes_after_the_new_one_until_its_time_is_over(
-    #[case] first: ImportedCluster,
-    #[case] second: ImportedCluster,
-    #[case] shares: [&str; 2],
+#[case::to_parents(&[by_picker("east")], &[by_gateway("east")], "east/@parent 1000 anew; east 1")]
+#[case::to_endpoints(&[by_gateway("east")], &[by_picker("east")], "east 1000 anew; east/@parent 1")]
+#[case::not_ready(&[by_picker("east")], &[unready("east")], "east 1")]
+#[case::without_an_address(&[by_picker("east")], &[without_address("east")], "east 1")]
+#[case::of_several(
+    &[by_picker("east"), by_picker("south")], &[by_gateway("east"), by_picker("south")],
+    "east/@parent 500 anew, south 500; east 1")]
+#[case::all_at_once(
+    &[by_picker("east"), by_picker("south")], &[without_address("east"), by_gateway("south")],
+    "south/@parent 1000 anew; east 1, south 1")]
+fn former_hops_come_after_all_others_as_they_were(
+    #[case] before: &[ImportedCluster],
+    #[case] now: &[ImportedCluster],
+    #[case] shares: &str,
 ) {
-    let worlds = [&first, &second].map(|entry| mk_world_of(std::slice::from_ref(entry)));
-    let mut served = changed(&first, &second);
-    let during = snapshot(&served);
-    assert_eq!(show_shares(&during), shares.map(|one| [one]));
-    // all that both lead to is there, as it was
-    for alone in worlds.each_ref().map(from_nothing) {
+    let during = snapshot(&changed(before, now));
+    let shown = show_shares(&during).into_iter();
+    let shown = shown.map(|hosts| hosts.join(", "));
+    assert_eq!(shown.collect::<Vec<_>>().join("; "), shares);
+    // all that both modes lead to is there, and nothing that Envoys have changes
+    for alone in [before, now].map(|entries| snapshot(&mk_world_of(entries))) {
         for kind in Kind::ALL {
             let is_there = |(name, one): (&String, &Arc<Resource>)| {
-                // it leads to both, and the pool's is another matter
-                name == "import/ns/llm" || during.of(kind).get(name) == Some(one)
+                let leads_to_both = kind == Kind::Endpoints && name == "import/ns/llm";
+                leads_to_both || during.of(kind).get(name) == Some(one)
             };
             assert!(alone.of(kind).iter().all(is_there), "{kind:?}");
         }
     }
-    // another change of the Gateway does not prolong it
-    let last = CHANGED.plus(OUTLIVES);
-    let before = Moment::from_millis(999).plus(OUTLIVES);
-    plan(&mut served, &worlds[1], before);
-    assert_eq!(snapshot(&served), during);
-    assert!(!expire(&mut served, &worlds[1], before));
-    assert!(expire(&mut served, &worlds[1], last));
-    assert_eq!(snapshot(&served), from_nothing(&worlds[1]));
-    assert!(!expire(&mut served, &worlds[1], last.plus(OUTLIVES)));
 }
 
+/// Envoy sets aside a host that does not serve for up to 30 s, which must not last longer than the former mode.
 #[test]
-fn hop_of_a_mode_that_is_back_is_the_former_one_no_more() {
-    let mut served = changed(&by_picker("east"), &by_gateway("east"));
-    let world = mk_world_of(&[by_picker("east")]);
-    plan(&mut served, &world, CHANGED.plus(Duration::from_secs(1)));
-    let shares = show_shares(&snapshot(&served));
-    assert_eq!(shares, [["east 1000"], ["east/@parent 1"]]);
-    // of that there is one as long as the last change says
-    let first = CHANGED.plus(OUTLIVES);
-    assert!(!expire(&mut served, &world, first));
-    assert!(expire(
-        &mut served,
-        &world,
-        first.plus(Duration::from_secs(1))
-    ));
-}
-
-/// A cluster that cannot take requests in its new mode yet is still one whose owner exports.
-#[test]
-fn former_hop_gets_all_while_the_new_mode_is_not_ready() {
-    let mut unready = by_gateway("east");
-    unready.parents[0].unprogrammed = true;
-    let served = changed(&by_picker("east"), &unready);
-    assert_eq!(show_shares(&snapshot(&served)), [["east 1"]]);
+fn hop_is_another_host_once_the_former_mode_is_over() {
+    let mut world = changed(&[by_picker("east")], &[by_gateway("east")]);
+    let over = Moment::START.plus(Duration::from_secs(30));
+    assert_eq!(world.formers.expire(over), [key("llm")].into());
+    let after = snapshot(&world);
+    assert_eq!(show_shares(&after), [["east/@parent 1000"]]);
+    assert_eq!(after, snapshot(&mk_world_of(&[by_gateway("east")])));
 }
 
 #[rstest]
-#[case::withdrawn(vec![], None)]
-#[case::another_cluster_there(vec![by_gateway("east"), by_gateway("south")], None)]
-#[case::another_cluster_instead(vec![by_gateway("south")], None)]
-#[case::draining(vec![ImportedCluster { drain_until: Some(9), ..by_gateway("east") }], Some("hop/ns/llm/east"))]
-fn nothing_new_goes_to_a_former_hop_once_it_is_not_the_only_way_or_not_wanted(
-    #[case] entries: Vec<ImportedCluster>,
-    #[case] stays: Option<&str>,
-) {
-    let mut served = changed(&by_picker("east"), &by_gateway("east"));
-    let world = mk_world_of(&entries);
-    plan(&mut served, &world, CHANGED);
-    let (during, alone) = (snapshot(&served), from_nothing(&world));
-    assert_eq!(show_shares(&during), show_shares(&alone));
-    let more = during.listeners.keys();
-    let more: Vec<_> = more
-        .filter(|name| !alone.listeners.contains_key(*name))
-        .collect();
-    assert_eq!(more, stays.into_iter().collect::<Vec<_>>());
+#[case::withdrawn(&[])]
+#[case::another_cluster_instead(&[by_gateway("south")])]
+#[case::draining(&[ImportedCluster { drain_until: Some(9), ..by_gateway("east") }])]
+#[case::not_accepted(&[ImportedCluster { accepted: false, ..by_gateway("east") }])]
+#[case::address_denied(&[mk_parent_entry("east", "169.254.169.254", &[80], &[])])]
+fn there_is_no_former_hop_of_a_cluster_that_gets_nothing(#[case] entries: &[ImportedCluster]) {
+    let mut world = changed(&[by_picker("east")], &[without_address("east")]);
+    assert_eq!(hops(&snapshot(&world)), ["east"]);
+    set_entries(&mut world, entries);
+    let now = snapshot(&world);
+    assert_eq!(now, snapshot(&mk_world_of(entries)));
 }
 
-/// A Gateway that was deleted and made again is another one.
-#[test]
-fn former_hop_is_none_of_a_gateway_that_is_made_again() {
-    let mut served = Served::default();
-    plan(&mut served, &mk_world_of(&[by_picker("east")]), CHANGED);
-    let mut world = mk_world_of(&[by_gateway("east")]);
-    world.gateways.get_mut(&key("gw")).unwrap().uid = "another".into();
-    plan(&mut served, &world, CHANGED);
-    assert_eq!(snapshot(&served), from_nothing(&world));
+/// What is allowed and how it is verified is never that of before.
+#[rstest]
+#[case::node_among_pods(|world: &mut World| world.own_networks = vec!["10.2.7.0/24".parse().unwrap()])]
+#[case::policy(|world: &mut World| verify(world, "east.example"))]
+fn former_hop_has_the_networks_and_policies_of_now(#[case] change: fn(&mut World)) {
+    let mut world = changed(&[by_picker("east")], &[without_address("east")]);
+    let before = snapshot(&world);
+    change(&mut world);
+    let during = snapshot(&world);
+    assert_ne!(during.clusters, before.clusters);
+    let mut alone = mk_world_of(&[by_picker("east")]);
+    change(&mut alone);
+    let alone = snapshot(&alone);
+    assert_eq!(during.clusters, alone.clusters);
+    assert_eq!(during.secrets, alone.secrets);
 }
 
-/// Its clusters are those of the pool.
 #[test]
-fn pool_of_this_cluster_leaves_no_former_hop() {
-    let mut local = mk_world_of(&[]);
-    include_local(&mut local);
-    let mut served = Served::default();
-    plan(&mut served, &local, CHANGED);
-    let world = mk_world_of(&[by_gateway("west")]);
-    plan(&mut served, &world, CHANGED);
-    assert_eq!(snapshot(&served), from_nothing(&world));
+fn former_hop_goes_once_it_is_not_allowed_or_not_secured() {
+    let mut world = changed(&[by_picker("east")], &[without_address("east")]);
+    let is_there = |world: &World, epp_tls| {
+        let settings = Settings {
+            epp_tls,
+            ..mk_settings()
+        };
+        !hops(&mk_snapshot(world, &settings)).is_empty()
+    };
+    assert!(is_there(&world, EppTls::Unverified));
+    assert!(!is_there(&world, EppTls::Required));
+    verify(&mut world, "east.example");
+    assert!(is_there(&world, EppTls::Required));
+    world.own_networks = vec!["10.2.0.0/24".parse().unwrap()];
+    assert!(!is_there(&world, EppTls::Required));
+}
+
+/// It has the hop that an entry of its name would have.
+#[test]
+fn pool_of_this_cluster_has_no_former_hop() {
+    let mut world = changed(&[by_picker("west")], &[by_gateway("west")]);
+    include_local(&mut world);
+    assert_eq!(show_shares(&snapshot(&world)), [["west 1000"]]);
+}
+
+#[test]
+fn each_gateway_has_the_former_hop() {
+    let mut world = changed(&[by_picker("east")], &[without_address("east")]);
+    let mut second = world.gateways[&key("gw")].clone();
+    second.key = key("second");
+    world.gateways.insert(key("second"), second);
+    let mut route = world.routes.values().next().unwrap().clone();
+    route.key = key("second");
+    route.parents[0].name = "second".into();
+    add_route(&mut world, route);
+    let (models, _) = build(&world, &mk_settings());
+    let has_hop = |plan: Plan| plan.listeners.contains_key("hop/ns/llm/east");
+    let plans = models.iter().map(|model| translate(model, &mk_options()));
+    let served = plans.map(has_hop);
+    assert_eq!(served.collect::<Vec<_>>(), [true, true]);
+}
+
+#[test]
+fn message_of_an_import_names_the_former_mode() {
+    let world = changed(&[by_picker("east")], &[without_address("east")]);
+    let (models, wanted) = build(&world, &mk_settings());
+    let (import, selection) = (&models[0].imports[&key("llm")], mk_selection(&wanted));
+    assert_eq!(
+        crate::select::summary(import, &selection),
+        "east AddressNotAssigned; what east cannot serve yet goes there by EndpointMode"
+    );
+    assert!(crate::select::is_used(import, &selection));
 }
