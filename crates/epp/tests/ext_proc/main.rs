@@ -312,7 +312,10 @@ async fn calls_by_the_name_of_an_istio_cluster_are_answered() {
         (health, "/grpc.health.v1.Health/Check"),
     ] {
         let connection = TcpStream::connect(address).await.unwrap();
-        let answered = timeout(LIMIT, http2_authority::test_util::is_answered(connection, path));
+        let answered = timeout(
+            LIMIT,
+            http2_authority::test_util::is_answered(connection, path),
+        );
         assert!(answered.await.unwrap().unwrap(), "{address}{path}: reset");
     }
 }

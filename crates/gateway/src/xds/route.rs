@@ -426,15 +426,13 @@ fn retry(
             ),
         }],
         host_selection_retry_max_attempts: HOST_CHOICES,
-        retry_priority: has_priorities(backends).then(|| {
-            route::retry_policy::RetryPriority {
-                name: filters::OTHER_PRIORITY.to_owned(),
-                config_type: Some(
-                    route::retry_policy::retry_priority::ConfigType::TypedConfig(
-                        filters::other_priority(),
-                    ),
+        retry_priority: has_priorities(backends).then(|| route::retry_policy::RetryPriority {
+            name: filters::OTHER_PRIORITY.to_owned(),
+            config_type: Some(
+                route::retry_policy::retry_priority::ConfigType::TypedConfig(
+                    filters::other_priority(),
                 ),
-            }
+            ),
         }),
         ..base
     }
