@@ -67,7 +67,7 @@ async fn is_served(gateway: &Requests, model: &str, server: &Server, stream: boo
 }
 
 /// A chat that the endpoint picker is to send to this endpoint.
-pub(crate) async fn forced(
+async fn forced(
     gateway: &Requests,
     model: &str,
     endpoint: &str,
