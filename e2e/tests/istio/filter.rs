@@ -1,27 +1,12 @@
 //! The endpoint picker behind gateways of Istio by an `EnvoyFilter`.
 
-use anyhow::{Context, Result, ensure};
-use http::{HeaderMap, HeaderValue, header::HOST};
-use testbed::{Answer, NoAnswer, Requests, eventually};
+use anyhow::{Result, ensure};
+use testbed::{Requests, eventually};
 
 use crate::{
-    picks::{self, SOON, forced},
+    picks::{self, SOON},
     stand::{CLASSIC, NAMESPACE, OF_GATEWAY_API, Stand},
 };
-
-const STREAMS: &str = "epp_streams_ended_total{";
-/// To the page of the endpoint picker's metrics.
-const OTHER_ROUTE: &str = "
-apiVersion: networking.istio.io/v1
-kind: VirtualService
-metadata: {name: metrics, namespace: llm}
-spec:
-  hosts: [metrics.example.com]
-  gateways: [llama]
-  http:
-  - name: metrics
-    route: [{destination: {host: llama-epp.llm.svc.cluster.local, port: {number: 9090}}}]
-";
 
 pub(crate) async fn forced_picks_are_served_by_a_gateway_of_gateway_api(
     stand: &Stand,
@@ -46,45 +31,7 @@ pub(crate) async fn forced_picks_are_served_by_a_classic_gateway(stand: &Stand) 
     stand.apply("Classic Gateway and VirtualService").await?;
     let gateway = stand.requests(CLASSIC).await?;
     let servers = stand.servers(NAMESPACE).await?;
-    picks::are_served(&gateway, "llama", &servers).await?;
-    a_route_that_is_not_named_does_not_ask(stand, &gateway).await
-}
-
-/// Of the endpoint picker's own metrics, so that there is a page which nobody picks for.
-async fn a_route_that_is_not_named_does_not_ask(stand: &Stand, gateway: &Requests) -> Result<()> {
-    stand.cluster.apply_yaml(OTHER_ROUTE).await?;
-    eventually("the other route leads elsewhere", SOON, async || {
-        let answer = metrics(gateway).await;
-        let answer = answer.map_err(|error| error.to_string())?;
-        if answer.status == 200 && answer.text().contains(STREAMS) {
-            Ok(())
-        } else {
-            Err(format!("{}: {}", answer.status, answer.text()))
-        }
-    })
-    .await?;
-    let before = stand.metric(STREAMS).await?;
-    let answer = metrics(gateway).await?;
-    ensure!(answer.status == 200, "{}", answer.status);
-    // a stream is counted when it ends, which this one has done before the forced pick's
-    let servers = stand.servers(NAMESPACE).await?;
-    let server = servers.first().context("no model server")?;
-    forced(gateway, "llama", &server.endpoint, false).await?;
-    let counted = eventually("one stream more is counted", SOON, async || {
-        match stand.metric(STREAMS).await {
-            Ok(now) if now > before => Ok(now - before),
-            other => Err(format!("{other:?}, {before} before")),
-        }
-    });
-    let counted = counted.await?;
-    ensure!((counted - 1.0).abs() < 0.5, "{counted} streams");
-    Ok(())
-}
-
-async fn metrics(gateway: &Requests) -> Result<Answer, NoAnswer> {
-    let mut headers = HeaderMap::new();
-    headers.insert(HOST, HeaderValue::from_static("metrics.example.com"));
-    gateway.get_with("/metrics", headers).await
+    picks::are_served(&gateway, "llama", &servers).await
 }
 
 /// With `FailClose` no request goes on without a pick.

@@ -67,12 +67,7 @@ async fn is_served(gateway: &Requests, model: &str, server: &Server, stream: boo
 }
 
 /// A chat that the endpoint picker is to send to this endpoint.
-pub(crate) async fn forced(
-    gateway: &Requests,
-    model: &str,
-    endpoint: &str,
-    stream: bool,
-) -> Result<Answer> {
+async fn forced(gateway: &Requests, model: &str, endpoint: &str, stream: bool) -> Result<Answer> {
     let mut headers = HeaderMap::new();
     headers.insert(SELECTION, HeaderValue::from_str(endpoint)?);
     let body = json!({
