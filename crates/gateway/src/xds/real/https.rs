@@ -184,9 +184,11 @@ async fn key_is_not_sent_where_others_can_read_it() {
     bed.wait("Envoy has the listener", || async {
         let envoys = bed.proxies.connected();
         let name = format!("edge/{port}");
-        envoys
-            .iter()
-            .any(|one| one.acknowledged["lds"].contains_key(&name) && one.current)
+        // before its first report nothing is known of an Envoy
+        envoys.iter().any(|one| {
+            let listeners = one.acknowledged.get("lds");
+            listeners.is_some_and(|known| known.contains_key(&name)) && one.current
+        })
     })
     .await;
     let acknowledged = &bed.proxies.connected()[0].acknowledged;
