@@ -91,7 +91,7 @@ mod tests {
             let mut election = Election::settled(Claim::never(Clock::start()));
             election.task.spawn(async move {
                 if hangs {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             });
             let ended = timeout(RELEASE * 2, election.end()).await;

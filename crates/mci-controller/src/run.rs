@@ -179,15 +179,20 @@ async fn serve(
     // writes in flight end here, before the lease is released
     drop(work);
     tokio::select! {
-        is_released = election.end() => if !is_released {
-            tracing::warn!("no answer from the home cluster: the lease is not given back");
-        },
+        is_released = election.end() => warn_unless(is_released),
         () = shutdown.now.cancelled() => {}
     }
     stop.cancel();
     // requests still open do not matter
     let _ = timeout(ADMIN_END, tasks.join_next()).await;
     outcome
+}
+
+/// The next leader waits for the end of a Lease that was not given back.
+fn warn_unless(is_released: bool) {
+    if !is_released {
+        tracing::warn!("no answer from the home cluster: the lease is not given back");
+    }
 }
 
 /// What people look at on the admin port.

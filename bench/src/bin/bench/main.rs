@@ -203,7 +203,7 @@ async fn run(args: Args, inside: Option<&Inside>) -> Result<()> {
             Name::Gateway => run.gateway().await?,
             Name::Datapath => {
                 run.data_path(inside.context("not inside namespaces")?)
-                    .await?
+                    .await?;
             }
             Name::Nothing => {}
             Name::Real => run.real(inside.context("not inside namespaces")?).await?,

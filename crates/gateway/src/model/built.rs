@@ -191,7 +191,7 @@ impl Built {
         let is_moved = touched.all || !dirty.gateways.is_empty() || !touched.services.is_empty();
         delta.unreported.tls_policies = is_moved;
         delta.unreported.gateways = dirty.gateways;
-        delta.unreported.feedback = touched.reports.clone();
+        delta.unreported.feedback.clone_from(&touched.reports);
         delta
     }
 

@@ -153,13 +153,12 @@ impl Surroundings<'_> {
                     ParentAddresses::Ips(addresses) => hosts(addresses, None),
                     ParentAddresses::Dns(hosts) => hosts.clone(),
                 };
-                let method = match &mode.verification {
-                    Some(verification) => verified(verification),
-                    None => {
-                        let name = mode.host().filter(|_| mode.tls).map(str::to_owned);
-                        let signed = SignedBy::System;
-                        name.map_or(Method::Tcp, |name| Method::Tls { name, signed })
-                    }
+                let method = if let Some(verification) = &mode.verification {
+                    verified(verification)
+                } else {
+                    let name = mode.host().filter(|_| mode.tls).map(str::to_owned);
+                    let signed = SignedBy::System;
+                    name.map_or(Method::Tcp, |name| Method::Tls { name, signed })
                 };
                 (hosts, method)
             }

@@ -161,6 +161,7 @@ mod tests {
 
     /// Entries of an import that follow each other, with the time of each since the start. Returns the seconds for which the former
     /// mode is known after the last one.
+    #[allow(clippy::unwrap_in_result, reason = "none is for no former mode")]
     fn outlives(entries: &[(u64, ImportedCluster)]) -> Option<u64> {
         let mut formers = Formers::default();
         let mut before: Option<InferencePoolImport> = None;

@@ -23,7 +23,9 @@ use std::time::Duration;
 use foreign_text::{MAX_MESSAGE, clipped};
 use moment::Moment;
 
-use super::{Kind, Resource, Snapshot};
+#[cfg(test)]
+use super::Snapshot;
+use super::{Kind, Resource};
 
 mod answers;
 pub(crate) mod budget;

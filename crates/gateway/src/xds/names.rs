@@ -104,31 +104,27 @@ pub(crate) fn refused(kind: Kind, name: &str) -> Refused {
         (Kind::Secret, ["cert", namespace, name]) => {
             Some(Refused::Certificate(Key::new(*namespace, *name)))
         }
-        (Kind::Secret, _) => None,
         (Kind::Listener, ["edge", port]) => number(port).map(Refused::Port),
         (Kind::Routes, ["edge", port, hostname @ ..]) => {
             let hostname = hostname.first().map(ToString::to_string);
             number(port).map(|port| Refused::Table { port, hostname })
         }
-        (Kind::Listener | Kind::Routes, ["hop", namespace, name, "@pool"]) => {
+        (Kind::Listener | Kind::Routes, ["hop", namespace, name, "@pool"])
+        | (Kind::Cluster | Kind::Endpoints, ["pool" | "hopped" | "epp", namespace, name]) => {
             Some(Refused::Pool(Key::new(*namespace, *name)))
         }
         (Kind::Listener | Kind::Routes, ["hop", namespace, name, ..]) => {
             Some(Refused::Import(Key::new(*namespace, *name)))
         }
-        (Kind::Listener | Kind::Routes, _) => None,
         (Kind::Cluster | Kind::Endpoints, ["svc", namespace, name, port]) => {
             let key = Key::new(*namespace, *name);
             number(port).map(|port| Refused::Service(key, port))
-        }
-        (Kind::Cluster | Kind::Endpoints, ["pool" | "hopped" | "epp", namespace, name]) => {
-            Some(Refused::Pool(Key::new(*namespace, *name)))
         }
         (
             Kind::Cluster | Kind::Endpoints,
             ["import", namespace, name] | ["epp" | "pods" | "parent", namespace, name, _],
         ) => Some(Refused::Import(Key::new(*namespace, *name))),
-        (Kind::Cluster | Kind::Endpoints, _) => None,
+        _ => None,
     };
     found.unwrap_or(Refused::Other)
 }

@@ -58,7 +58,7 @@ pub(super) struct Used {
 /// Each has one request under way.
 const CONNECTIONS: usize = 64;
 /// Until a program has started, and all of its configuration is in use.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_mins(1);
 /// A few clients get nothing but completions for so long: then a way is ready.
 const FEW: usize = 8;
 const STEADY: Duration = Duration::from_secs(1);
