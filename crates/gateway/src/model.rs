@@ -248,7 +248,7 @@ pub(crate) struct Import {
     pub(crate) ordered: bool,
     /// Sorted by name.
     pub(crate) clusters: Vec<Imported>,
-    /// Some of these in their former mode, which takes what the present one cannot serve yet.
+    /// Some of these in their former mode. See [`Self::former_hops`] for which of them serve.
     pub(crate) formers: Vec<Imported>,
 }
 
@@ -351,9 +351,13 @@ impl Import {
         clusters.filter_map(|cluster| Some((cluster, cluster.mode.as_ref().ok()?)))
     }
 
-    /// The former modes of its clusters.
+    /// The former modes of its clusters. They are there only while every cluster that requests can get to has one: else another
+    /// cluster serves what the new mode of one cannot, and a former mode that is dead takes no attempt from it.
     pub(crate) fn former_hops(&self) -> impl Iterator<Item = (&Imported, &Mode)> + Clone {
-        let formers = self.formers.iter();
+        let mut hops = self.hops();
+        let is_alone =
+            hops.all(|(cluster, _)| self.formers.iter().any(|one| one.name == cluster.name));
+        let formers = self.formers.iter().filter(move |_| is_alone);
         formers.filter_map(|cluster| Some((cluster, cluster.mode.as_ref().ok()?)))
     }
 

@@ -263,6 +263,47 @@ fn an_import_whose_crd_stays_away_goes_after_ten_minutes() {
     assert!(index.world.imports.is_empty() && index.world.kept.is_empty());
 }
 
+/// An import whose cluster is ready in one of the modes.
+fn mk_ready_import(mode: &str) -> crd::InferencePoolImport {
+    let service = json!({"type": "LoadBalancer", "addresses": ["10.3.0.7"], "ports": [{"number": 80, "appProtocol": "http"}]});
+    let accepted = json!({
+        "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let import = json!({
+        "metadata": {"namespace": "ns", "name": "llm"},
+        "status": {"clusters": [{
+            "name": "east", "routingMode": mode, "targetPortNumber": 8000, "conditions": [accepted],
+            "endpointPicker": {"name": "epp", "service": [service]},
+            "parents": [{"name": "gw", "namespace": "ns", "listeners": [], "service": [service]}],
+        }]},
+    });
+    serde_json::from_value(import).unwrap()
+}
+
+/// By a watch event, and by a list that the watch begins again with.
+#[rstest::rstest]
+#[case::watched(Update::Apply)]
+#[case::listed(|import| Update::Reset(vec![import]))]
+fn change_of_mode_leaves_the_former_one_until_its_time_is_over(
+    #[case] update: fn(crd::InferencePoolImport) -> Update<crd::InferencePoolImport>,
+) {
+    let mut index = Index::default();
+    let mut show = |mode: &str| {
+        let event = Event::Imports(update(mk_ready_import(mode)));
+        on(&mut index, event);
+        let former = index.world.formers.of(&pool(), "east");
+        former.map(|former| former.parent_mode)
+    };
+    assert_eq!(show("EndpointMode"), None);
+    assert_eq!(show("ParentMode"), Some(false));
+    assert_eq!(show("ParentMode"), Some(false), "it stays");
+    assert!(!index.expire(Moment::from_millis(29_999)).any());
+    let changes = index.expire(Moment::from_millis(30_000));
+    assert_eq!(changes.world.imports, [pool()].into());
+    assert_eq!(index.world.formers.of(&pool(), "east"), None);
+}
+
 fn mk_policy() -> crate::world::SelectionPolicy {
     crate::world::SelectionPolicy {
         generation: 1,

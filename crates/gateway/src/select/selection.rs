@@ -106,7 +106,7 @@ fn equal_shares(import: &Import) -> BTreeMap<String, Assigned> {
 
 /// Whether any cluster of the import gets new requests, be it in its former mode.
 pub(crate) fn is_used(import: &Import, selection: &Selection) -> bool {
-    first_priority(import, selection).is_some() || !import.formers.is_empty()
+    first_priority(import, selection).is_some() || import.former_hops().next().is_some()
 }
 
 /// The priority that gets new requests.

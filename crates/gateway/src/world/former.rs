@@ -2,7 +2,7 @@
 //!
 //! A cluster that changes its mode is not always reached in the new one at once: its Gateways may have no addresses yet, or have begun
 //! a moment ago. The entry of before is kept for that time. The model makes of it what holds now, with the policies and networks of
-//! now, and uses it only beside an entry that still wants requests.
+//! now, and uses it only beside an entry that still wants requests, where no other cluster of the import can serve them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -105,9 +105,6 @@ fn hops(snapshot: &Snapshot) -> Vec<&str> {
 #[case::to_endpoints(&[by_gateway("east")], &[by_picker("east")], "east 1000 anew; east/@parent 1")]
 #[case::not_ready(&[by_picker("east")], &[unready("east")], "east 1")]
 #[case::without_an_address(&[by_picker("east")], &[without_address("east")], "east 1")]
-#[case::of_several(
-    &[by_picker("east"), by_picker("south")], &[by_gateway("east"), by_picker("south")],
-    "east/@parent 500 anew, south 500; east 1")]
 #[case::all_at_once(
     &[by_picker("east"), by_picker("south")], &[without_address("east"), by_gateway("south")],
     "south/@parent 1000 anew; east 1, south 1")]
@@ -190,6 +187,39 @@ fn former_hop_goes_once_it_is_not_allowed_or_not_secured() {
     assert!(is_there(&world, EppTls::Required));
     world.own_networks = vec!["10.2.0.0/24".parse().unwrap()];
     assert!(!is_there(&world, EppTls::Required));
+}
+
+/// A former mode that is dead would take attempts and the allowance of hosts that are set aside from those that serve.
+#[rstest]
+#[case::another_cluster(&[by_picker("east"), by_picker("south")], &[by_gateway("east"), by_picker("south")], false)]
+#[case::without_an_address(&[by_picker("east"), by_picker("south")], &[without_address("east"), by_picker("south")], false)]
+#[case::one_that_joins(&[by_picker("east")], &[by_gateway("east"), by_picker("south")], false)]
+#[case::one_that_is_not_ready(
+    &[by_picker("east")],
+    &[by_gateway("east"), ImportedCluster { not_ready: Some("NoEndpoints".into()), ..by_picker("south") }],
+    false)]
+#[case::local_pool(&[by_picker("east")], &[by_gateway("east")], true)]
+fn there_is_no_former_hop_where_another_cluster_can_serve(
+    #[case] before: &[ImportedCluster],
+    #[case] now: &[ImportedCluster],
+    #[case] has_local: bool,
+) {
+    let (mut world, mut alone) = (changed(before, now), mk_world_of(now));
+    assert!(world.formers.of(&key("llm"), "east").is_some());
+    if has_local {
+        include_local(&mut world);
+        include_local(&mut alone);
+    }
+    assert_eq!(snapshot(&world), snapshot(&alone));
+}
+
+/// Another cluster that requests cannot get to does not serve.
+#[test]
+fn former_hop_stays_beside_a_cluster_without_an_address() {
+    let now = [by_gateway("east"), without_address("south")];
+    let world = changed(&[by_picker("east")], &now);
+    let shares = show_shares(&snapshot(&world));
+    assert_eq!(shares, [["east/@parent 1000 anew"], ["east 1"]]);
 }
 
 /// It has the hop that an entry of its name would have.
