@@ -37,6 +37,8 @@ pub(crate) enum Method {
     Grpc { service: String },
     /// A connection.
     Tcp,
+    /// Nothing is dialled: that there are addresses is enough, as none of them may be dialled.
+    Assumed,
     /// A connection and a handshake, with a certificate for this name by such an authority: Envoys refuse others.
     Tls { name: String, signed: SignedBy },
 }
@@ -64,6 +66,9 @@ impl Probe {
         system: &Trust,
         resolver: &Resolver,
     ) -> Result<(), &'static str> {
+        if self.method == Method::Assumed {
+            return Ok(());
+        }
         let pace = Pace {
             at_once: AT_ONCE,
             batches: BATCHES,
@@ -82,6 +87,7 @@ impl Method {
         match self {
             Self::Grpc { service } => grpc(at, service).await,
             Self::Tcp => dial::tcp(at).await.map(drop),
+            Self::Assumed => Ok(()),
             Self::Tls { name, signed } => {
                 let trust = match signed {
                     SignedBy::System => system,

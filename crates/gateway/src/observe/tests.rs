@@ -252,6 +252,13 @@ async fn a_name_is_dialled_only_where_its_address_is_allowed() {
     assert_eq!(result, Err("it has no address that may be dialled"));
 }
 
+/// Of a local endpoint picker that may not be dialled it is known that there is one, and no more.
+#[tokio::test]
+async fn what_may_not_be_dialled_is_healthy() {
+    assert_eq!(probe(&[], Method::Assumed).await, Ok(()));
+    assert!(probe(&[], Method::Tcp).await.is_err());
+}
+
 /// Targets at ports 1 to `count`, of which only that at the port `up` answers; the others hang.
 async fn race(targets: &mut Targets, pace: Pace, up: u16) -> (Option<u16>, Vec<u16>) {
     let tried = parking_lot::Mutex::new(Vec::new());

@@ -145,7 +145,11 @@ impl Surroundings<'_> {
                     return (Vec::new(), Method::Tcp);
                 };
                 let (mut hosts, method) = self.of_epp(epp);
+                let has_some = !hosts.is_empty();
                 hosts.retain(|(host, _)| host.parse().is_ok_and(|ip| self.may_be_probed(ip)));
+                // Own pods are among what is denied to other clusters where nodes have no networks of pods.
+                let is_unknown = has_some && hosts.is_empty();
+                let method = if is_unknown { Method::Assumed } else { method };
                 (hosts, method)
             }
             Mode::Parent(mode) => {

@@ -297,14 +297,37 @@ fn local_pool_is_probed_where_it_may_be(#[case] ip: &str, #[case] is_probed: boo
     let imports = [(import.key.clone(), &import)].into();
     let jobs = jobs(&imports, &BTreeMap::new(), &around);
     let probed = jobs.iter().find_map(|((id, _), job)| match job {
-        Job::Probe(probe) if id.cluster == "west" => Some(probe.targets.hosts.clone()),
+        Job::Probe(probe) if id.cluster == "west" => {
+            Some((probe.targets.hosts.clone(), probe.method.clone()))
+        }
         _ => None,
     });
-    let expected: Vec<_> = is_probed
-        .then(|| (ip.to_owned(), 9003))
-        .into_iter()
-        .collect();
-    assert_eq!(probed, Some(expected));
+    let (hosts, method) = probed.expect("a probe");
+    let expected = is_probed.then(|| (ip.to_owned(), 9003));
+    assert_eq!(hosts, Vec::from_iter(expected));
+    // It serves requests whether or not it may be dialled from here.
+    assert_eq!(method == Method::Assumed, !is_probed);
+}
+
+/// Nothing is assumed of a picker that has no endpoint at all.
+#[test]
+fn local_pool_without_an_endpoint_of_its_picker_is_not_assumed_to_be_healthy() {
+    let mut world = mk_world();
+    include_local(&mut world);
+    let import = mk_made(&mut world, |clusters| clusters.truncate(1));
+    let (models, _) = build(&world, &mk_settings());
+    let endpoints = Endpoints::default();
+    let around = Surroundings {
+        pools: [(key("llm"), models[0].pools[&key("llm")].as_ref())].into(),
+        ..mk_around(&world, &endpoints)
+    };
+    let (_, mode) = import
+        .hops()
+        .find(|(cluster, _)| cluster.name == "west")
+        .unwrap();
+    let (hosts, method) = around.probed(mode);
+    assert_eq!(hosts, []);
+    assert_ne!(method, Method::Assumed);
 }
 
 /// As those of other clusters are: it would else count as their mean, whatever its load is.
