@@ -34,7 +34,7 @@ use board::Board;
 /// Between two looks at what has changed here.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A read and a write.
+/// A read, or a write.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Reads and writes what replicas know.
@@ -107,8 +107,7 @@ impl Replicas {
         if !self.board.is_due(&mine, self.clock.now()) {
             return;
         }
-        let round = timeout(LIMIT, self.round(mine)).await;
-        let Err(error) = round.unwrap_or(Err(RoundError::Timeout)) else {
+        let Err(error) = self.round(mine).await else {
             self.is_failing = false;
             return;
         };
@@ -126,8 +125,8 @@ impl Replicas {
     }
 
     async fn round(&mut self, mine: KnownByGateway) -> Result<(), RoundError> {
-        let map = self.maps.get_opt(&self.name).await;
-        let map = map.map_err(RoundError::of)?;
+        let map = within(self.maps.get_opt(&self.name)).await;
+        let map = map.inspect_err(|_| self.board.unread())?;
         let entries = map.as_ref().and_then(|map| map.data.clone());
         let entries = entries.unwrap_or_default();
         let now = self.clock.now();
@@ -155,11 +154,11 @@ impl Replicas {
                     data: Some(wanted),
                     ..map
                 };
-                self.maps.replace(&self.name, &params, &map).await
+                within(self.maps.replace(&self.name, &params, &map)).await
             }
-            None => self.maps.create(&params, &self.made(wanted)).await,
+            None => within(self.maps.create(&params, &self.made(wanted))).await,
         };
-        written.map_err(RoundError::of)?;
+        written?;
         self.board.wrote(mine, self.clock.now());
         Ok(())
     }
@@ -180,6 +179,12 @@ impl Replicas {
             ..ConfigMap::default()
         }
     }
+}
+
+async fn within<T>(call: impl Future<Output = Result<T, KubeError>>) -> Result<T, RoundError> {
+    let answer = timeout(LIMIT, call).await;
+    let answer = answer.map_err(|_| RoundError::Timeout)?;
+    answer.map_err(RoundError::of)
 }
 
 // === impl RoundError ===

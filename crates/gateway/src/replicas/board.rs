@@ -1,7 +1,8 @@
 //! When one replica reads what all have written, when it writes, and who is gone (pure).
 //!
 //! No clock of another is trusted, nor is one's own while the API server cannot be reached: an entry ages while reads succeed, and
-//! begins again after one that failed, as others may not have been able to write either.
+//! begins again after one that failed, as others may not have been able to write either. A write of one's own that fails says nothing
+//! of theirs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -49,8 +50,8 @@ pub(super) struct Board {
     beat: u64,
     /// Calls in a row that led nowhere.
     failures: u32,
-    /// One of them since the last read.
-    has_failed: bool,
+    /// A read failed since the last one that did not.
+    is_unread: bool,
     /// Nothing is asked before.
     again: Moment,
 }
@@ -75,7 +76,7 @@ impl Board {
             written: None,
             beat: 0,
             failures: 0,
-            has_failed: false,
+            is_unread: false,
             again: Moment::START,
         }
     }
@@ -96,20 +97,16 @@ impl Board {
         let passed = self.read.map_or(Duration::ZERO, |read| now.since(read));
         let passed = passed.min(READ_ALONE);
         self.read = Some(now);
-        let has_failed = std::mem::take(&mut self.has_failed);
+        let is_unread = std::mem::take(&mut self.is_unread);
         let mut before = std::mem::take(&mut self.others);
         let others = entries.iter().filter(|(name, _)| **name != self.me);
         for (name, text) in others.take(MOST) {
             let other = match before.remove(name) {
-                Some(other) if other.text == *text && !has_failed => Other {
+                Some(other) if other.text == *text && !is_unread => Other {
                     unchanged: other.unchanged.saturating_add(passed),
                     ..other
                 },
-                _ => Other {
-                    text: text.clone(),
-                    unchanged: Duration::ZERO,
-                    known: entry::decode(text),
-                },
+                _ => Other::new(text),
             };
             self.others.insert(name.clone(), other);
         }
@@ -153,11 +150,15 @@ impl Board {
         self.failures = 0;
     }
 
+    /// The entries could not be read. How old they are is not known any more.
+    pub(super) fn unread(&mut self) {
+        self.is_unread = true;
+    }
+
     /// A call led nowhere.
     pub(super) fn failed(&mut self, now: Moment, rng: &mut impl Rng) {
         let longest = BACKOFF_MIN.saturating_mul(1 << self.failures.min(5));
         self.failures = self.failures.saturating_add(1);
-        self.has_failed = true;
         self.wait(longest.min(BACKOFF_MAX), now, rng);
     }
 
@@ -193,6 +194,21 @@ impl Board {
 // === impl Other ===
 
 impl Other {
+    /// One that cannot be read, or is too long, is of no replica: it is gone at once.
+    fn new(text: &str) -> Self {
+        let known = entry::decode(text);
+        let unchanged = if known.is_some() {
+            Duration::ZERO
+        } else {
+            GONE
+        };
+        Self {
+            text: text.to_owned(),
+            unchanged,
+            known: known.unwrap_or_default(),
+        }
+    }
+
     fn lives(&self) -> bool {
         self.unchanged < GONE
     }
@@ -318,6 +334,7 @@ mod tests {
         for seconds in (0..27).step_by(3) {
             round(&mut a, &mut entries, &nothing, seconds);
         }
+        a.unread();
         a.failed(at(27), &mut StdRng::seed_from_u64(1));
         for seconds in (600..630).step_by(3) {
             round(&mut a, &mut entries, &nothing, seconds);
@@ -325,6 +342,20 @@ mod tests {
         }
         round(&mut a, &mut entries, &nothing, 630);
         assert!(a.elsewhere().is_empty());
+    }
+
+    /// It would stay in each write, and may be what makes the API server refuse these.
+    #[test]
+    fn an_entry_that_cannot_be_read_is_removed_at_once() {
+        let mut entries = Entries::new();
+        let (long, _) = entry::encode(&mk_known("edge/80"), 7);
+        let padding = " ".repeat(2 * entry::ENTRY_BYTES);
+        entries.insert("long".to_owned(), format!("{long}{padding}"));
+        entries.insert("odd".to_owned(), "{".to_owned());
+        let mut a = Board::new("a");
+        assert!(round(&mut a, &mut entries, &KnownByGateway::new(), 0));
+        assert!(a.elsewhere().is_empty());
+        assert!(entries.keys().eq(["a"]), "{:?}", entries.keys());
     }
 
     #[test]

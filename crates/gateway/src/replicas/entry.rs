@@ -91,21 +91,19 @@ fn takes(left: &mut usize, part: &impl Serialize) -> bool {
     rest.is_some()
 }
 
-/// What it says; what cannot be read says nothing.
-pub(super) fn decode(text: &str) -> KnownByGateway {
+/// What it says; `None` where it is too long or cannot be read.
+pub(super) fn decode(text: &str) -> Option<KnownByGateway> {
     // another version of this program may write more, but not without bound
     if text.len() > 2 * ENTRY_BYTES {
-        return KnownByGateway::new();
+        return None;
     }
-    let Ok(entry) = serde_json::from_str::<Entry>(text) else {
-        return KnownByGateway::new();
-    };
+    let entry = serde_json::from_str::<Entry>(text).ok()?;
     let gateways = entry.gateways.into_iter();
     let known = gateways.filter_map(|(key, of)| {
         let (namespace, name) = key.split_once('/')?;
         Some((Key::new(namespace, name), of.known()))
     });
-    known.collect()
+    Some(known.collect())
 }
 
 // === impl OfGateway ===
@@ -193,14 +191,14 @@ mod tests {
             (key("b"), mk_known(&[], 0)),
         ]);
         let (text, without) = encode(&known, 3);
-        assert_eq!((decode(&text), without), (known.clone(), 0));
+        assert_eq!((decode(&text), without), (Some(known.clone()), 0));
         assert_ne!(encode(&known, 4).0, text, "it shows that the replica lives");
     }
 
     #[test]
     fn what_is_refused_is_told_of_some_resources() {
         let known = KnownByGateway::from([(key("a"), mk_known(&["edge/80"], 2 * MOST_REFUSED))]);
-        let read = decode(&encode(&known, 1).0);
+        let read = decode(&encode(&known, 1).0).unwrap();
         let read = &read[&key("a")];
         assert_eq!(read.refused.len(), MOST_REFUSED);
         assert!(read.is_partial);
@@ -213,7 +211,7 @@ mod tests {
         let many: KnownByGateway = many.collect();
         let (text, without) = encode(&many, u64::MAX);
         assert!(text.len() <= ENTRY_BYTES + 100, "{}", text.len());
-        let read = decode(&text);
+        let read = decode(&text).unwrap();
         let is_served = |one: &Known| one.served.iter().eq(["edge/80"]);
         assert!(without == 0 && read.len() == 100 && read.values().all(is_served));
         let refused = read.values().map(|one| one.refused.len());
@@ -223,15 +221,18 @@ mod tests {
         let more = (0..2_000).map(|at| (key(at), mk_known(&["edge/80"], 0)));
         let (text, without) = encode(&more.collect(), u64::MAX);
         assert!(text.len() <= ENTRY_BYTES + 100, "{}", text.len());
-        assert!(without > 0 && decode(&text).len() == 2_000 - without);
+        assert!(without > 0 && decode(&text).unwrap().len() == 2_000 - without);
     }
 
     #[rstest]
-    #[case::text("none")]
-    #[case::other_types(r#"{"beat": "x", "gateways": []}"#)]
-    #[case::no_key(r#"{"beat": 1, "gateways": {"gw": {"envoys": 1}}}"#)]
-    fn what_cannot_be_read_says_nothing(#[case] text: &str) {
-        assert_eq!(decode(text), KnownByGateway::new());
+    #[case::text("none", None)]
+    #[case::other_types(r#"{"beat": "x", "gateways": []}"#, None)]
+    #[case::no_key(
+        r#"{"beat": 1, "gateways": {"gw": {"envoys": 1}}}"#,
+        Some(KnownByGateway::new())
+    )]
+    fn what_cannot_be_read_says_nothing(#[case] text: &str, #[case] read: Option<KnownByGateway>) {
+        assert_eq!(decode(text), read);
     }
 
     #[test]
@@ -240,8 +241,8 @@ mod tests {
             let served = "x".repeat(length);
             format!(r#"{{"beat": 1, "gateways": {{"ns/gw": {{"served": ["{served}"]}}}}}}"#)
         };
-        assert_eq!(decode(&text(10)).len(), 1);
-        assert_eq!(decode(&text(2 * ENTRY_BYTES)), KnownByGateway::new());
+        assert_eq!(decode(&text(10)).unwrap().len(), 1);
+        assert_eq!(decode(&text(2 * ENTRY_BYTES)), None);
     }
 
     /// A later version of this program may know another kind of resource, and more of each.
@@ -251,7 +252,7 @@ mod tests {
         let text = format!(
             r#"{{"beat": 1, "more": 2, "gateways": {{"ns/gw": {{"envoys": 1, "served": ["edge/80"], "refused": [{refused}]}}}}}}"#
         );
-        let read = decode(&text);
+        let read = decode(&text).unwrap();
         let read = &read[&key("gw")];
         assert!(read.is_partial && read.refused.is_empty() && read.connected == 1);
     }

@@ -24,6 +24,8 @@ struct Server {
     asked: Arc<Mutex<Vec<(Method, String)>>>,
     /// It answers nothing.
     is_away: Arc<Mutex<bool>>,
+    /// It refuses writes.
+    is_read_only: Arc<Mutex<bool>>,
 }
 
 /// One replica. Its tasks end with it.
@@ -71,7 +73,11 @@ impl Server {
 
     fn answer(&self, method: &Method, mut body: Value) -> (u16, Value) {
         let failure = |code: u16| {
-            let reason = if code == 404 { "NotFound" } else { "Conflict" };
+            let reason = match code {
+                403 => "Forbidden",
+                404 => "NotFound",
+                _ => "Conflict",
+            };
             let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "no"});
             (code, status)
         };
@@ -83,6 +89,7 @@ impl Server {
         };
         let before = stored.as_ref().and_then(version);
         match (&before, method) {
+            (_, method) if method != Method::GET && *self.is_read_only.lock() => failure(403),
             (None, &Method::GET) => failure(404),
             (Some(_), &Method::GET) => (200, stored.clone().unwrap()),
             (Some(_), &Method::POST) => failure(409),
@@ -175,6 +182,21 @@ async fn nothing_ends_while_the_api_server_is_away() {
         assert_eq!(served(), ["edge/443"], "after {:?}", start.elapsed());
         sleep(SECOND).await;
     }
+}
+
+/// A webhook refuses what this replica writes, or the object is too large: what it reads counts all the same.
+#[tokio::test(start_paused = true)]
+async fn what_a_replica_knew_that_is_gone_ends_also_where_writes_fail() {
+    let server = Server::default();
+    let (a, b) = (server.replica("a"), server.replica("b"));
+    let served = envoys::joins(&b.proxies, "new");
+    envoys::becomes_ready(&a.proxies, "old", "edge/443");
+    eventually(SECOND * 15, "known", || !served().is_empty()).await;
+    *server.is_read_only.lock() = true;
+    drop(a.tasks);
+    eventually(SECOND * 60, "forgotten", || served().is_empty()).await;
+    let asked = server.take_asked();
+    assert!(asked.iter().any(|(method, _)| method == Method::PUT));
 }
 
 /// A gateway alone is the default: it reads a `ConfigMap` that nobody else writes each 10 s.
