@@ -52,6 +52,19 @@
 - gateway.envoyImage.tag and gateway.envoyImage.digest are both empty: name one of them
 {{- end }}
 {{- end }}
+{{- $gateway := .Values.gateway }}
+{{- $isNamed := false }}
+{{- range $gateway.extraArgs }}
+{{- $isNamed = or $isNamed (hasPrefix "--controller-name" (toString .)) }}
+{{- end }}
+{{- if and $gateway.enabled $isNamed }}
+- gateway.extraArgs has --controller-name: set gateway.controllerName in its place, of which the GatewayClass and the rights follow (docs/tasks/upgrade.md)
+{{- end }}
+{{- range $gateway.extraEnv }}
+{{- if and $gateway.enabled (eq (toString .name) "CONTROLLER_NAME") }}
+- gateway.extraEnv has CONTROLLER_NAME: set gateway.controllerName in its place, of which the GatewayClass and the rights follow (docs/tasks/upgrade.md)
+{{- end }}
+{{- end }}
 {{- if and .Values.gateway.gatewayClass.parameters (not .Values.gateway.gatewayClass.create) }}
 - gateway.gatewayClass.parameters belong to the GatewayClass that gateway.gatewayClass.create makes: it is false
 {{- end }}

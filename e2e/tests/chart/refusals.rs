@@ -321,6 +321,16 @@ const SYSTEM_COMBINATIONS: &[(&[&str], &str)] = &[
         &["gateway.gatewayClass.create=false,gateway.gatewayClass.parameters.replicas=1"],
         "gateway.gatewayClass.parameters belong to the GatewayClass",
     ),
+    (
+        &[
+            "gateway.extraArgs[0]=--log-format=json,gateway.extraArgs[1]=--controller-name=example.com/a",
+        ],
+        "gateway.extraArgs has --controller-name: set gateway.controllerName",
+    ),
+    (
+        &["gateway.extraEnv[0].name=CONTROLLER_NAME,gateway.extraEnv[0].value=example.com/a"],
+        "gateway.extraEnv has CONTROLLER_NAME: set gateway.controllerName",
+    ),
 ];
 
 /// What is set, and where helm then says that the fault is.
