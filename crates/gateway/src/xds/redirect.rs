@@ -53,7 +53,8 @@ pub(super) fn redirect(to: &Redirect, matched: &RouteMatch, from: Origin) -> rou
     }
 }
 
-/// The route of a redirect for requests whose host has a port, where that is another one.
+/// The route of a redirect for requests whose host has a port that is not the well-known one of the listener, where they get another
+/// location.
 pub(super) fn redirect_of_mapped(
     to: &Redirect,
     made: &route::Route,
@@ -62,12 +63,16 @@ pub(super) fn redirect_of_mapped(
     use route::header_matcher::HeaderMatchSpecifier;
     let port = from.port_of_mapped(to)?;
     let mut mapped = made.clone();
-    let has_port = HeaderMatchSpecifier::StringMatch(matching(".*:[0-9]+".to_owned()));
-    mapped.r#match.as_mut()?.headers.push(route::HeaderMatcher {
+    // Envoy itself leaves out the well-known port of a request's host.
+    let own = format!(".*:{}", well_known(from.is_https));
+    let hosts = [(".*:[0-9]+".to_owned(), false), (own, true)];
+    let hosts = hosts.map(|(regex, invert_match)| route::HeaderMatcher {
         name: ":authority".to_owned(),
-        header_match_specifier: Some(has_port),
+        header_match_specifier: Some(HeaderMatchSpecifier::StringMatch(matching(regex))),
+        invert_match,
         ..route::HeaderMatcher::default()
     });
+    mapped.r#match.as_mut()?.headers.extend(hosts);
     let Some(route::route::Action::Redirect(action)) = &mut mapped.action else {
         return None;
     };

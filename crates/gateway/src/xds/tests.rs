@@ -18,7 +18,9 @@ use crate::world::{
     ValueMatch, World,
 };
 
-use super::proto::{bootstrap, cluster, core, endpoint, google, hcm, listener, route, tls};
+use super::proto::{
+    bootstrap, cluster, core, endpoint, google, hcm, listener, matching, route, tls,
+};
 use super::{Kind, Snapshot, assign, translate};
 
 mod former;
@@ -286,9 +288,10 @@ fn attempt_whose_own_time_is_over_is_not_made_again() {
     assert!(routes.contains(wanted), "{routes}");
 }
 
-/// A client that came by a port that is mapped to 80 is not sent to that port by HTTPS.
+/// A client that came by a port that is mapped to 80 is not sent to that port by HTTPS. One that names 80 itself gets no port.
 #[test]
 fn redirect_to_a_scheme_has_a_route_for_hosts_with_a_port() {
+    use route::header_matcher::HeaderMatchSpecifier;
     let mut world = mk_world();
     let mut secure = mk_rule("/secure", Vec::new());
     secure.filters = vec![RouteFilter::Redirect(Redirect {
@@ -302,11 +305,25 @@ fn redirect_to_a_scheme_has_a_route_for_hosts_with_a_port() {
     let routes = table.virtual_hosts.into_iter().flat_map(|host| host.routes);
     let made = routes.filter_map(|one| match one.action {
         Some(route::route::Action::Redirect(to)) => {
-            Some((one.r#match.unwrap().headers.len(), to.port_redirect))
+            let hosts = one.r#match.unwrap().headers.into_iter();
+            let hosts = hosts.map(|host| {
+                assert_eq!(host.name, ":authority");
+                let matched = host.header_match_specifier;
+                let Some(HeaderMatchSpecifier::StringMatch(matched)) = matched else {
+                    panic!("{matched:?}");
+                };
+                (host.invert_match, matched)
+            });
+            Some((hosts.collect::<Vec<_>>(), to.port_redirect))
         }
         _ => None,
     });
-    assert_eq!(made.collect::<Vec<_>>(), [(1, 443), (0, 0)]);
+    let hosts = [(false, ".*:[0-9]+"), (true, ".*:80")];
+    let hosts = hosts.map(|(inverted, regex)| (inverted, matching(regex.to_owned())));
+    assert_eq!(
+        made.collect::<Vec<_>>(),
+        [(hosts.to_vec(), 443), (Vec::new(), 0)]
+    );
 }
 
 #[test]
