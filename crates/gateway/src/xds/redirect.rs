@@ -63,7 +63,7 @@ pub(super) fn redirect_of_mapped(
     use route::header_matcher::HeaderMatchSpecifier;
     let port = from.port_of_mapped(to)?;
     let mut mapped = made.clone();
-    // Envoy itself leaves out the well-known port of a request's host.
+    // Where the scheme changes, Envoy itself leaves out the well-known port of the former one.
     let own = format!(".*:{}", well_known(from.is_https));
     let hosts = [(".*:[0-9]+".to_owned(), false), (own, true)];
     let hosts = hosts.map(|(regex, invert_match)| route::HeaderMatcher {
