@@ -381,5 +381,5 @@ kubectl -n {{ .root.Release.Namespace }} rollout status deployment/{{ .root.Rele
 {{/* Names of the routes whose requests the endpoint picker picks for, as a list in YAML. */}}
 {{- define "isthmus-pool.istioRoutes" -}}
 {{- $own := ternary (list (printf "%s.%s.0" .Release.Namespace .Release.Name)) list .Values.httpRoute.create -}}
-{{- .Values.provider.istio.envoyFilter.routes | default $own | toYaml -}}
+{{- concat $own .Values.provider.istio.envoyFilter.routes | uniq | toYaml -}}
 {{- end -}}

@@ -255,6 +255,17 @@
 {{- if and $filter.workloadSelector (not $filter.namespace) }}
 - provider.istio.envoyFilter.namespace is empty: name that of the gateway's pods, such as istio-system
 {{- end }}
+{{- $namespace := .Values.httpRoute.inferenceGatewayNamespace | default .Release.Namespace }}
+{{- if and $filter.namespace (not $filter.workloadSelector) (ne $filter.namespace $namespace) }}
+- provider.istio.envoyFilter.namespace is {{ $filter.namespace }}, and the Gateway {{ .Values.httpRoute.inferenceGatewayName }} is in {{ $namespace }}: set httpRoute.inferenceGatewayNamespace to {{ $filter.namespace }}, or for a classic gateway provider.istio.envoyFilter.workloadSelector
+{{- end }}
+{{- if and $filter.workloadSelector .Values.httpRoute.create }}
+- provider.istio.envoyFilter.workloadSelector is for a classic gateway, and httpRoute.create makes a route of a Gateway of Gateway API: leave workloadSelector empty and set httpRoute.inferenceGatewayName, or set httpRoute.create to false and name the VirtualService's routes in provider.istio.envoyFilter.routes
+{{- end }}
+{{- $host := .Values.provider.istio.destinationRule.host }}
+{{- if and $host (not (contains ".svc." $host)) }}
+- provider.istio.destinationRule.host is {{ $host }}: with provider.mode EnvoyFilter write the whole name, {{ .Release.Name }}-epp.{{ .Release.Namespace }}.svc. and the cluster's domain
+{{- end }}
 {{- with .Values.inferencePool.targetPorts }}
 {{- if gt (len .) 1 }}
 - inferencePool.targetPorts has {{ len . }} ports: with provider.mode EnvoyFilter model servers have one

@@ -71,6 +71,27 @@ const COMBINATIONS: &[(&[&str], &str)] = &[
     (
         &[
             "provider.name=istio,provider.mode=EnvoyFilter,httpRoute.create=true",
+            "provider.istio.envoyFilter.namespace=istio-system",
+        ],
+        "provider.istio.envoyFilter.namespace is istio-system, and the Gateway inference-gateway is in llm",
+    ),
+    (
+        &[
+            "provider.name=istio,provider.mode=EnvoyFilter,httpRoute.create=true",
+            "provider.istio.envoyFilter.namespace=istio-system,provider.istio.envoyFilter.workloadSelector.istio=ingressgateway",
+        ],
+        "provider.istio.envoyFilter.workloadSelector is for a classic gateway",
+    ),
+    (
+        &[
+            "provider.name=istio,provider.mode=EnvoyFilter,httpRoute.create=true",
+            "provider.istio.destinationRule.host=pool-epp",
+        ],
+        "provider.istio.destinationRule.host is pool-epp: with provider.mode EnvoyFilter",
+    ),
+    (
+        &[
+            "provider.name=istio,provider.mode=EnvoyFilter,httpRoute.create=true",
             "inferencePool.targetPorts[0].number=8000,inferencePool.targetPorts[1].number=8001",
         ],
         "inferencePool.targetPorts has 2 ports: with provider.mode EnvoyFilter",

@@ -4,9 +4,15 @@ use anyhow::{Result, ensure};
 use testbed::{Requests, eventually};
 
 use crate::{
+    dump,
     picks::{self, SOON},
     stand::{CLASSIC, NAMESPACE, OF_GATEWAY_API, Stand},
 };
+
+/// Of the route that the chart makes.
+const ROUTE: &str = "llm.llama.0";
+/// As the chart names it for the release.
+const EXT_PROC: &str = "isthmus.ext-proc.llm.llama";
 
 pub(crate) async fn forced_picks_are_served_by_a_gateway_of_gateway_api(
     stand: &Stand,
@@ -17,6 +23,15 @@ pub(crate) async fn forced_picks_are_served_by_a_gateway_of_gateway_api(
             "llama",
             &[],
         )
+        .await?;
+    // Istio's own support of InferencePools, with which the tests before this one end, serves forced picks as well
+    stand
+        .configured(OF_GATEWAY_API, "the EnvoyFilter's filter is on", |dump| {
+            let route = dump::route(dump, ROUTE)?;
+            let on = &route["typed_per_filter_config"][EXT_PROC];
+            ensure!(on.is_object(), "{route}");
+            Ok(())
+        })
         .await?;
     let gateway = stand.requests(OF_GATEWAY_API).await?;
     let servers = stand.servers(NAMESPACE).await?;

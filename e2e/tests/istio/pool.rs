@@ -13,7 +13,8 @@ use crate::{
 pub(crate) const VALUES: &str = "Values: InferencePool";
 /// As the fixture has it: the `DestinationRule` of upstream names no server.
 const WITHOUT_SNI: &str = "provider.istio.destinationRule.trafficPolicy.tls.mode=SIMPLE,\
-    provider.istio.destinationRule.trafficPolicy.tls.insecureSkipVerify=true";
+    provider.istio.destinationRule.trafficPolicy.tls.insecureSkipVerify=true,\
+    provider.istio.destinationRule.trafficPolicy.tls.sni=";
 
 /// Tests without istiod run the fixture, which must be what istiod makes today.
 pub(crate) async fn what_istiod_makes_is_the_fixture(stand: &Stand) -> Result<()> {

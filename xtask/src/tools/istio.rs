@@ -40,8 +40,20 @@ pub(crate) fn istio() -> Result<Istio> {
 }
 
 /// Modules and what Go compiles of them are 3 GB that nothing else needs: they have a place of their own, which goes afterwards.
+/// It stays when the build fails, so that the next one goes on from there.
 fn build(version: &str) -> Result<(PathBuf, PathBuf)> {
     let part = workspace::tools().join("istio.part");
+    let (program, file) = build_in(&part, version).with_context(|| {
+        let part = part.display();
+        format!(
+            "istiod is not built: {part} has up to 3 GB for another try; delete it if there is none"
+        )
+    })?;
+    std::fs::remove_dir_all(&part).with_context(|| format!("clearing {}", part.display()))?;
+    Ok((program, file))
+}
+
+fn build_in(part: &Path, version: &str) -> Result<(PathBuf, PathBuf)> {
     let binary = part.join(PILOT.name);
     let mut command = go()?;
     command
@@ -49,19 +61,18 @@ fn build(version: &str) -> Result<(PathBuf, PathBuf)> {
         .args(["-ldflags", "-s -w", "-o"])
         .arg(&binary)
         .arg(PILOT.package);
-    apart(&mut command, &part);
+    apart(&mut command, part);
     run_as_step(
         "building pilot-discovery (once, 10 minutes of CPU)",
         &mut command,
     )?;
     let mut command = go()?;
     command.args(["list", "-m", "-f", "{{.Dir}}", "istio.io/istio"]);
-    apart(&mut command, &part);
+    apart(&mut command, part);
     let directory = String::from_utf8(output(&mut command)?).context("the module's directory")?;
     let definitions = Path::new(directory.trim()).join(DEFINITIONS_IN_MODULE);
     let file = keep(DEFINITIONS, &definitions, version)?;
     let program = keep(PILOT.name, &binary, version)?;
-    std::fs::remove_dir_all(&part).with_context(|| format!("clearing {}", part.display()))?;
     Ok((program, file))
 }
 
