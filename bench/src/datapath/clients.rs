@@ -20,10 +20,10 @@ use tokio::{
 
 use super::{Answered, Message, SERVED_BY};
 
-/// Where requests go.
+/// The destination of a client's requests.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Where Envoy listens.
+    /// The address of Envoy's listener.
     pub address: SocketAddr,
     /// The host of the requests, by which Envoy chooses the route.
     pub host: String,

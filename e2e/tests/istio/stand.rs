@@ -23,7 +23,7 @@ use crate::{
 /// Release, namespace and pool; what istiod makes of these names is in the fixture.
 pub(crate) const RELEASE: &str = "llama";
 pub(crate) const NAMESPACE: &str = "llm";
-/// Namespace that stands for another cluster: istiod is not told what is in it.
+/// Namespace that stands for another cluster: no route names what is in it.
 pub(crate) const FAR: &str = "far";
 const MESH: &str = include_str!("mesh.yaml");
 const GATEWAY: &str = include_str!("gateway.yaml");

@@ -73,7 +73,7 @@ pub(crate) async fn load(client: &Client, namespace: &str, now: impl Fn() -> u64
     }
 }
 
-/// Comes back once the Secret has another authority, which another replica has made or somebody has put there: the replicas are to
+/// Comes back once the Secret has another authority, which another replica has made or an administrator has put there: the replicas are to
 /// agree. A Secret that is gone, or cannot be read or used, says nothing: whoever starts next makes another one, or waits.
 pub(crate) async fn replaced(client: &Client, namespace: &str, authority: &Authority) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);

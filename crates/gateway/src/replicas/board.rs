@@ -266,7 +266,7 @@ mod tests {
         for seconds in (19..200).step_by(10) {
             assert!(!round(&mut board, &mut entries, &mine, seconds));
         }
-        // somebody has deleted it
+        // it was deleted meanwhile
         entries.clear();
         assert!(round(&mut board, &mut entries, &mine, 200));
         assert!(round(&mut board, &mut entries, &nothing, 202));

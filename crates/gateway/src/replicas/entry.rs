@@ -14,7 +14,7 @@ use crate::xds::ads::server::version_text;
 /// 100 bytes.
 pub(super) const ENTRY_BYTES: usize = 60 * 1024;
 
-/// Resources of one Gateway whose refusals are told. Status has room for few of them.
+/// Greatest number of refused resources that an entry names of one Gateway. Status has room for few of them.
 const MOST_REFUSED: usize = 16;
 
 /// Bytes of the reason of a refusal.

@@ -22,9 +22,9 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Server {
     stored: Arc<Mutex<Option<Value>>>,
     asked: Arc<Mutex<Vec<(Method, String)>>>,
-    /// It answers nothing.
+    /// Every call gets an error.
     is_away: Arc<Mutex<bool>>,
-    /// It refuses writes.
+    /// Every write gets an error, and reads get answers.
     is_read_only: Arc<Mutex<bool>>,
 }
 

@@ -47,7 +47,7 @@ struct Picker {
 /// CPU of some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Used {
-    /// Of both Envoys.
+    /// CPU time of both Envoys together.
     pub(super) envoy: Duration,
     /// Of the floor where it picks, else of the endpoint pickers of all clusters, scrapes included.
     pub(super) epp: Duration,
